@@ -1,7 +1,7 @@
-//! The tree of an expression. Every node has a number under which position, type and overloads are
-//! kept.
+//! The syntax tree of an expression. Every node has an id, by which its position, type and
+//! overloads are looked up.
 
-/// Number of a node, given in the order in which cel-go gives it: messages show it.
+/// Id of a node. Ids are assigned in the order of cel-go, as messages contain them.
 pub(crate) type Id = usize;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(crate) enum Literal {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// Stands where a fault was reported.
+    /// A placeholder for an expression with a reported error.
     Unspecified,
     Literal(Literal),
     Ident(String),
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
         elements: Vec<Element>,
     },
     Map {
-        entries: Vec<Entry>,
+        entries: Vec<MapEntry>,
     },
     Struct {
         name: String,
@@ -58,7 +58,7 @@ pub(crate) struct Element {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) id: Id,
     pub(crate) key: Expr,
     pub(crate) value: Expr,
@@ -73,12 +73,12 @@ pub(crate) struct Field {
     pub(crate) optional: bool,
 }
 
-/// A loop over a list or a map: what macros become.
+/// A loop over a list or a map, to which macros expand.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Comprehension {
     pub(crate) range: Expr,
     pub(crate) variable: String,
-    /// Of the forms with two variables: the value, and the first is index or key.
+    /// The value variable of the forms with two variables; the first variable is the index or key.
     pub(crate) second: Option<String>,
     pub(crate) accumulator: String,
     pub(crate) init: Expr,
@@ -87,7 +87,7 @@ pub(crate) struct Comprehension {
     pub(crate) result: Expr,
 }
 
-/// Calls `visit` for the expression and everything in it, parents first.
+/// Calls `visit` for the expression and all its subexpressions, parents first.
 pub(crate) fn walk<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
     visit(expr);
     match &expr.kind {
@@ -115,7 +115,7 @@ pub(crate) fn walk<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
     }
 }
 
-/// Levels of the tree, 1 for a leaf: what recursion over it needs of the stack.
+/// Depth of the tree, 1 for a leaf. It determines how much stack a recursion needs.
 pub(crate) fn depth(expr: &Expr) -> usize {
     let deepest = |parts: &mut dyn Iterator<Item = &Expr>| parts.map(depth).max().unwrap_or(0);
     1 + match &expr.kind {

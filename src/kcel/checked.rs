@@ -1,18 +1,18 @@
-//! A checked expression: its tree and what the checker found out about each node.
+//! A checked expression: its tree and the results of the checker for each node.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::ast::{Expr, Id};
 use crate::types::Type;
 
-/// An expression whose parts have types.
+/// A type-checked expression.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) root: Expr,
     pub(crate) types: HashMap<Id, Type>,
-    /// Overloads that a call may be, by the call's number.
+    /// The possible overloads of a call, by the id of the call.
     pub(crate) overloads: HashMap<Id, Vec<&'static str>>,
-    /// Nodes that are variables of the environment, and not of a loop.
+    /// Nodes that refer to variables of the environment instead of loop variables.
     pub(crate) globals: HashSet<Id>,
     /// Nodes that are names of types.
     pub(crate) types_named: HashSet<Id>,

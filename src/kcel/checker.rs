@@ -1,5 +1,5 @@
-//! Types of an expression: which variable, function and overload each part means, and what does not
-//! fit.
+//! Type checker: resolves the variable, function and overload of each part of an expression, and
+//! reports type errors.
 
 mod unify;
 mod validators;
@@ -7,7 +7,7 @@ mod validators;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::ast::{Comprehension, Element, Entry, Expr, Field, Id, Kind, Literal};
+use crate::ast::{Comprehension, Element, Expr, Field, Id, Kind, Literal, MapEntry};
 use crate::checked::Checked;
 use crate::declarations::Function;
 use crate::env::Env;
@@ -16,7 +16,7 @@ use crate::source::{CompileError, Fault, Source};
 use crate::types::Type;
 use unify::{Mapping, most_general, unwrapped};
 
-/// Checks an expression in an environment.
+/// Type-checks an expression in an environment.
 pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> {
     let Parsed { source, mut root, offsets } = parsed;
     let mut checker = Checker {
@@ -44,9 +44,9 @@ pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> 
     if faults.is_empty() { Ok(checked) } else { Err(CompileError::new(&source, faults)) }
 }
 
-/// What a name means.
+/// What an identifier refers to.
 #[derive(Clone, Copy)]
-enum Place {
+enum IdentScope {
     Local,
     Global,
     Type,
@@ -61,7 +61,7 @@ struct Checker<'e> {
     overloads: HashMap<Id, Vec<&'static str>>,
     globals: HashSet<Id>,
     types_named: HashSet<Id>,
-    /// Variables of loops, innermost last.
+    /// Loop variables, innermost last.
     scopes: Vec<(String, Type)>,
     mapping: Mapping,
     variables: usize,
@@ -127,33 +127,33 @@ impl Checker<'_> {
         }
     }
 
-    fn remember(&mut self, id: Id, place: Place) {
+    fn remember(&mut self, id: Id, place: IdentScope) {
         match place {
-            Place::Local => {}
-            Place::Global => {
+            IdentScope::Local => {}
+            IdentScope::Global => {
                 self.globals.insert(id);
             }
-            Place::Type => {
+            IdentScope::Type => {
                 self.types_named.insert(id);
             }
         }
     }
 
-    /// The variable or type of a simple name: its name at run time, its type and what it is.
-    fn variable(&self, name: &str) -> Option<(String, Type, Place)> {
+    /// Resolves a simple name: returns its runtime name, its type and its scope.
+    fn variable(&self, name: &str) -> Option<(String, Type, IdentScope)> {
         let local = self.scopes.iter().rev().find(|(local, _)| local == name);
         if let Some((name, of)) = local {
-            return Some((name.clone(), of.clone(), Place::Local));
+            return Some((name.clone(), of.clone(), IdentScope::Local));
         }
         let plain = name.strip_prefix('.').unwrap_or(name);
         let (of, is_type) = self.env.identifier(plain)?;
         let hidden = self.scopes.iter().any(|(local, _)| local == plain);
         let name = if hidden { format!(".{plain}") } else { plain.to_owned() };
-        Some((name, of, if is_type { Place::Type } else { Place::Global }))
+        Some((name, of, if is_type { IdentScope::Type } else { IdentScope::Global }))
     }
 
-    /// `a.b.c` as one name, if the environment has it.
-    fn qualified(&self, expr: &Expr) -> Option<(String, Type, Place)> {
+    /// Resolves `a.b.c` as a qualified name, if the environment has it.
+    fn qualified(&self, expr: &Expr) -> Option<(String, Type, IdentScope)> {
         let name = dotted(expr)?;
         let first = name.split('.').next()?;
         if self.scopes.iter().any(|(local, _)| local == first) {
@@ -161,7 +161,7 @@ impl Checker<'_> {
         }
         let plain = name.strip_prefix('.').unwrap_or(&name);
         let (of, is_type) = self.env.identifier(plain)?;
-        Some((plain.to_owned(), of, if is_type { Place::Type } else { Place::Global }))
+        Some((plain.to_owned(), of, if is_type { IdentScope::Type } else { IdentScope::Global }))
     }
 
     fn select(&mut self, expr: &mut Expr) {
@@ -179,7 +179,7 @@ impl Checker<'_> {
         self.set(id, of);
     }
 
-    /// The type of a field of an operand, which is checked here.
+    /// Checks an operand and returns the type of its field.
     fn field(&mut self, id: Id, operand: &mut Expr, field: &str, optional: bool) -> Type {
         self.check(operand);
         let (target, was_optional) = unwrapped(&self.resolved(operand.id));
@@ -213,7 +213,7 @@ impl Checker<'_> {
 
     fn call(&mut self, expr: &mut Expr) {
         let id = expr.id;
-        // A target that is only a prefix of the function's name is none.
+        // A target that is only a namespace of the function is not an argument.
         let joined = match &expr.kind {
             Kind::Call { target: Some(target), function, .. } => {
                 dotted(target).map(|prefix| format!("{prefix}.{function}"))
@@ -259,7 +259,7 @@ impl Checker<'_> {
         self.resolve(id, found, &ids, target.is_some());
     }
 
-    /// Finds the overloads of a function that its arguments allow.
+    /// Resolves the overloads of a function that its arguments allow.
     fn resolve(&mut self, id: Id, function: &'static Function, args: &[Id], member: bool) {
         let types: Vec<Type> = args.iter().map(|arg| self.get(*arg)).collect();
         if matches!(function.name, "_&&_" | "_||_") {
@@ -326,7 +326,7 @@ impl Checker<'_> {
         self.set(id, Type::list(of));
     }
 
-    fn map(&mut self, id: Id, entries: &mut [Entry]) {
+    fn map(&mut self, id: Id, entries: &mut [MapEntry]) {
         let (mut keys, mut values): (Option<Type>, Option<Type>) = (None, None);
         for entry in entries {
             self.check(&mut entry.key);
@@ -344,7 +344,7 @@ impl Checker<'_> {
         self.set(id, Type::map(key, value));
     }
 
-    /// What is in an optional that stands where one must.
+    /// Returns the element type of an expression that must be optional.
     fn opened(&mut self, id: Id, of: &Type) -> Type {
         let (inner, was_optional) = unwrapped(of);
         if !was_optional && !inner.is_dyn() {
@@ -353,7 +353,7 @@ impl Checker<'_> {
         inner
     }
 
-    /// The type of two elements; whether they may differ is asked afterwards, see `validators`.
+    /// Returns the common type of two elements; `validators` checks later whether they may differ.
     fn join(&mut self, previous: Option<Type>, current: Type) -> Type {
         let Some(previous) = previous else { return current };
         if self.mapping.assignable(&previous, &current) {
@@ -461,7 +461,7 @@ fn literal_type(literal: &Literal) -> Type {
     }
 }
 
-/// `a.b.c` of plain selections of a name.
+/// Returns `a.b.c` if the expression consists of plain selections.
 fn dotted(expr: &Expr) -> Option<String> {
     match &expr.kind {
         Kind::Ident(name) => Some(name.clone()),

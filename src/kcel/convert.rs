@@ -1,11 +1,11 @@
-//! Conversions between types: `int(x)`, `string(x)` and the like, and how Go writes numbers.
+//! Conversions between types, such as `int(x)` and `string(x)`, and Go's format of numbers.
 
 use crate::host::{Host, Kind};
 use crate::time;
 use crate::value::{Error, Timestamp, Value};
 
-/// Go's `%g`: the shortest digits that give the number back, with an exponent below -4 and from a
-/// million on.
+/// Formats a double as Go's `%g`: the shortest digits that round-trip, with an exponent below -4
+/// and from a million on.
 pub(crate) fn general(value: f64) -> String {
     if value.is_nan() {
         return "NaN".into();
@@ -24,7 +24,7 @@ fn with_exponent(digits: &str, exponent: i32) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Towards zero; none outside the range (with the exclusive bounds of cel-go).
+/// Truncates to an integer; `None` outside of the range, with cel-go's exclusive bounds.
 pub(crate) fn double_to_int(value: f64) -> Option<i64> {
     let bound = 9_223_372_036_854_775_808.0;
     (value > -bound && value < bound).then_some(value as i64)
@@ -70,7 +70,7 @@ pub(crate) fn to_double<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
         Value::Uint(v) => *v as f64,
         Value::String(text) => {
             let parsed: f64 = text.parse().map_err(|_| unconvertible(value, "double"))?;
-            // A number too large is none; an infinity that was written is one.
+            // A number that is too large is an error; an explicit infinity is valid.
             if parsed.is_infinite() && text.chars().any(|c| c.is_ascii_digit()) {
                 return Err(unconvertible(value, "double"));
             }

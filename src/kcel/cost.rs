@@ -1,6 +1,6 @@
-//! What an expression can cost at least and at most: cel-go's static estimate with Kubernetes'
-//! knowledge of functions. What is counted decides which rules a definition may have, so that it is
-//! upstream's to the unit.
+//! The minimum and maximum cost of an expression: cel-go's static estimate with Kubernetes'
+//! estimator. The cost decides which rules a CustomResourceDefinition may have, so that it matches
+//! upstream exactly.
 
 mod functions;
 mod range;
@@ -13,14 +13,14 @@ use crate::parser::ACCUMULATOR;
 use crate::types::Type;
 pub use range::Range;
 
-/// What is known of the sizes of variables.
+/// The known sizes of variables.
 pub trait SizeEstimator {
-    /// The size of what lies at a path: a variable, then names of fields, `@items`, `@keys`,
-    /// `@values` and `@indices`. None if nothing is known.
+    /// Returns the size of the value at a path: a variable, then names of fields, `@items`,
+    /// `@keys`, `@values` and `@indices`. `None` if it is unknown.
     fn size(&self, path: &[String]) -> Option<Range>;
 }
 
-/// Nothing is known.
+/// No sizes are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown;
 
@@ -44,7 +44,7 @@ pub(crate) fn estimate(checked: &Checked, sizes: &dyn SizeEstimator) -> Range {
     coster.cost(&checked.root)
 }
 
-/// Sizes of the keys and values of a list or map that is written out.
+/// Sizes of the keys and values of a list or map literal.
 #[derive(Clone, Copy)]
 struct EntrySize {
     list: bool,
@@ -59,7 +59,7 @@ impl EntrySize {
     }
 }
 
-/// A variable of a loop.
+/// A loop variable.
 #[derive(Clone)]
 struct Local<'e> {
     name: &'e str,
@@ -77,7 +77,7 @@ struct Coster<'e> {
     locals: Vec<Local<'e>>,
 }
 
-/// An argument as functions see it.
+/// An argument of a function.
 struct Argument<'e> {
     expr: &'e Expr,
     size: Option<Range>,
@@ -85,7 +85,7 @@ struct Argument<'e> {
     of: Type,
 }
 
-/// The cost of a call, and the size of its result where that is known.
+/// The cost of a call, and the size of its result if known.
 struct CallCost {
     cost: Range,
     size: Option<Range>,
@@ -100,7 +100,7 @@ fn is_scalar(of: &Type) -> bool {
     }
 }
 
-/// The size of what is written out.
+/// Returns the size of a literal.
 fn written(expr: &Expr) -> Option<Range> {
     let size = match &expr.kind {
         Kind::Literal(Literal::String(text)) => text.chars().count(),
@@ -131,7 +131,7 @@ impl<'e> Coster<'e> {
         self.paths.get(&expr.id).cloned().unwrap_or_default()
     }
 
-    /// The path with one more step.
+    /// Returns the path with another step.
     fn below(&self, expr: &Expr, step: &str) -> Vec<String> {
         let mut path = self.path(expr);
         path.push(step.into());
@@ -303,7 +303,7 @@ impl<'e> Coster<'e> {
         Argument { expr, size, path, of: self.of(expr).clone() }
     }
 
-    /// The cost of one overload with its arguments: Kubernetes' knowledge first, then cel-go's.
+    /// Estimates an overload with its arguments: by Kubernetes' estimator first, then by cel-go's.
     fn overload(
         &mut self,
         expr: &Expr,
@@ -402,7 +402,7 @@ impl<'e> Coster<'e> {
     }
 }
 
-/// A loop over nothing that only names a value.
+/// Whether a loop is over an empty list and only binds a name.
 fn is_bind(fold: &Comprehension) -> bool {
     matches!(&fold.range.kind, Kind::List { elements } if elements.is_empty())
         && matches!(fold.condition.kind, Kind::Literal(Literal::Bool(false)))

@@ -1,21 +1,21 @@
-//! The functions that expressions may call, by name with their overloads in the order in which they
-//! are tried.
+//! The functions that expressions may call, by name, with their overloads in the order of
+//! resolution.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::types::Type;
 
-/// One signature of a function.
+/// An overload of a function.
 #[derive(Debug)]
 pub(crate) struct Overload {
-    /// cel-go's identifier: costs depend on it.
+    /// cel-go's overload id, on which costs depend.
     pub(crate) id: &'static str,
-    /// Called as `target.function(...)`; the target is the first argument.
+    /// Whether it is called as `target.function(...)`; the target is the first argument.
     pub(crate) member: bool,
     pub(crate) args: Vec<Type>,
     pub(crate) result: Type,
-    /// Names of the parameters in the types.
+    /// Names of the type parameters.
     pub(crate) parameters: Vec<Arc<str>>,
 }
 
@@ -56,7 +56,7 @@ fn read(line: &'static str) -> Option<(&'static str, Overload)> {
     Some((name, overload))
 }
 
-/// The parameters in a type, each once.
+/// Returns the type parameters in a type, each once.
 fn collect(of: &Type, into: &mut Vec<Arc<str>>) {
     match of {
         Type::Param(name) if !into.contains(name) => into.push(name.clone()),

@@ -1,4 +1,4 @@
-//! What an expression may use: variables, object types and the functions of Kubernetes 1.37.
+//! The environment of expressions: variables, object types and the functions of Kubernetes 1.37.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::program::Program;
 use crate::source::CompileError;
 use crate::types::{ObjectType, Type};
 
-/// The names and functions for which expressions are compiled. Cheap to make: functions are one
-/// table for all.
+/// The variables and functions that expressions may use. Cheap to create, as all environments share
+/// one table of functions.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     variables: BTreeMap<String, Type>,
@@ -23,12 +23,12 @@ pub struct Env {
 }
 
 impl Env {
-    /// The base environment: no variables.
+    /// Creates an environment without variables.
     pub fn new() -> Env {
         Env::default()
     }
 
-    /// Declares a variable; its object types become known by their names.
+    /// Declares a variable; expressions may then name the object types in its type.
     #[must_use]
     pub fn variable(mut self, name: &str, of: Type) -> Env {
         self.register(&of);
@@ -37,8 +37,8 @@ impl Env {
     }
 
     /// Adds fields to the object type `name`. The caller shares them, so that an environment for
-    /// the next expression costs the same however many fields there are. Their types declare no
-    /// object types.
+    /// the next expression costs the same regardless of the number of fields. Their types declare
+    /// no object types.
     #[must_use]
     pub fn with_shared_fields(
         mut self,
@@ -49,7 +49,7 @@ impl Env {
         self
     }
 
-    /// Allows what mutating policies may use: objects `Object{...}`, `JSONPatch{...}` and
+    /// Allows the additions of mutating policies: objects `Object{...}`, `JSONPatch{...}` and
     /// `jsonpatch.escapeKey`.
     #[must_use]
     pub fn with_mutation(mut self) -> Env {
@@ -81,11 +81,11 @@ impl Env {
         }
     }
 
-    /// Parses and checks an expression that shall have the type `want`.
+    /// Parses and checks an expression that must have the type `want`.
     ///
     /// # Errors
-    /// Text of cel-go's with place and mark; for a wrong type `must evaluate to ...` as upstream
-    /// says it, and faults of constants that cannot be computed ([`CompileError::instantiation`]).
+    /// cel-go's text with position and marker; for a wrong type upstream's `must evaluate to ...`;
+    /// and errors of constants that cannot be evaluated ([`CompileError::instantiation`]).
     pub fn compile(&self, source: &str, want: &Type) -> Result<Program, CompileError> {
         let program = self.compile_any(source)?;
         let fits = want.is_dyn() || program.output().is_dyn() || program.output() == want;
@@ -95,7 +95,7 @@ impl Env {
         Err(CompileError::plain(format!("must evaluate to {}", want.name())))
     }
 
-    /// Parses and checks an expression of any type; [`Program::output`] tells which.
+    /// Parses and checks an expression of any type; [`Program::output`] returns the type.
     ///
     /// # Errors
     /// As [`Env::compile`].
@@ -103,7 +103,7 @@ impl Env {
         if !is_deep(source) {
             return self.compile_here(source);
         }
-        // Nesting up to the parser's limits needs more stack than a worker's thread has.
+        // Nesting up to the limits of the parser needs more stack than the threads of workers have.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
             let compiled = thread.spawn_scoped(scope, || self.compile_here(source));
@@ -118,7 +118,7 @@ impl Env {
         Program::plan(checked)
     }
 
-    /// The type of a name that is no variable of a loop, and whether it names a type.
+    /// Returns the type of a name that is not a loop variable, and whether the name is a type.
     pub(crate) fn identifier(&self, name: &str) -> Option<(Type, bool)> {
         if let Some(of) = self.variables.get(name) {
             return Some((of.clone(), false));
@@ -142,7 +142,7 @@ impl Env {
         Some((Type::Type(Some(Arc::new(of))), true))
     }
 
-    /// An object type by its name.
+    /// Returns the object type of this name.
     pub(crate) fn type_named(&self, name: &str) -> Option<Type> {
         if let Some(of) = self.objects.get(name) {
             return Some(of.clone());
@@ -152,12 +152,12 @@ impl Env {
         known.then(|| Type::object(name, BTreeMap::new()))
     }
 
-    /// The type of an object's field, if the object has it.
+    /// Returns the type of a field, if the object has it.
     pub(crate) fn field(&self, object: &ObjectType, field: &str) -> Option<Type> {
         if let Some(of) = object.fields.get(field) {
             return Some(of.clone());
         }
-        // Reserved words are names of fields, too, as they are and escaped.
+        // Fields named as reserved words can be selected with their plain and their escaped names.
         let escaped = escape::escape_reserved(field);
         if let Some(of) = escaped.as_ref().and_then(|name| object.fields.get(name)) {
             return Some(of.clone());
@@ -174,7 +174,7 @@ impl Env {
                 "value" => Some(Type::Dyn),
                 _ => None,
             },
-            // Fields of objects that a policy makes are as their values are.
+            // The fields of objects that a policy constructs have the types of their values.
             name if self.mutation && (name == "Object" || name.starts_with("Object.")) => {
                 Some(Type::Dyn)
             }
@@ -182,7 +182,7 @@ impl Env {
         }
     }
 
-    /// Whether fields of this object can be asked for at all.
+    /// Whether fields of this object can be selected.
     pub(crate) fn knows(&self, object: &ObjectType) -> bool {
         self.type_named(&object.name).is_some()
     }
@@ -193,13 +193,13 @@ impl Env {
     }
 }
 
-/// Stack for expressions that may be deep.
+/// Stack size, in bytes, for deeply nested expressions.
 const STACK_BYTES: usize = 32 << 20;
-/// Bytes and brackets up to which an expression is compiled on the caller's stack.
+/// Numbers of bytes and brackets up to which an expression is compiled on the caller's stack.
 const SHALLOW_BYTES: usize = 400;
 const SHALLOW_BRACKETS: usize = 20;
 
-/// Whether an expression may nest deeply.
+/// Whether an expression may be deeply nested.
 fn is_deep(source: &str) -> bool {
     let brackets = source.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'{' | b'?')).count();
     source.len() > SHALLOW_BYTES || brackets > SHALLOW_BRACKETS

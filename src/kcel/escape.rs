@@ -1,4 +1,4 @@
-//! Names of properties as expressions write them: what is no identifier of CEL is escaped.
+//! Escapes names of properties that are not identifiers of CEL.
 
 const RESERVED: &[&str] = &[
     "true",
@@ -24,8 +24,8 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// The identifier for a property: `__` becomes `__underscores__`, `.`, `-` and `/` likewise, and
-/// reserved words stand between `__`. `None` if the property cannot be written in CEL at all.
+/// Returns the identifier of a property: `__` becomes `__underscores__`, `.`, `-` and `/` likewise,
+/// and reserved words are enclosed in `__`. `None` if the property cannot be named in CEL.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -51,12 +51,17 @@ pub fn escape(name: &str) -> Option<String> {
     Some(out)
 }
 
-/// The identifier for a property whose name is a reserved word.
-pub(crate) fn escape_reserved(name: &str) -> Option<String> {
-    RESERVED.contains(&name).then(|| format!("__{name}__"))
+/// Whether a name is a reserved word of CEL, which cannot be used as an identifier.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
 }
 
-/// The property that an identifier stands for; `None` if it contains an escape that there is not.
+/// Returns the identifier of a property whose name is a reserved word.
+pub(crate) fn escape_reserved(name: &str) -> Option<String> {
+    is_reserved(name).then(|| format!("__{name}__"))
+}
+
+/// Returns the property of an identifier; `None` if it contains an unknown escape.
 pub fn unescape(name: &str) -> Option<String> {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
@@ -66,7 +71,7 @@ pub fn unescape(name: &str) -> Option<String> {
         let length = after.find('_').unwrap_or(after.len());
         let closed = after.get(length..).is_some_and(|tail| tail.starts_with("__"));
         if length == 0 || !closed {
-            // No escape begins with this underscore; perhaps one does with the next.
+            // No escape begins with this underscore; one may begin with the next.
             out.push('_');
             rest = rest.get(at + 1..)?;
             continue;

@@ -1,4 +1,4 @@
-//! Evaluation, with costs as cel-go's tracker counts them.
+//! Evaluates programs, with the costs of cel-go's tracker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::value::{Error, Key, List, Map, Object, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// A variable of a loop.
+/// A loop variable.
 struct Local<'f, 'a> {
     name: &'f str,
     slot: Slot<'f, 'a>,
@@ -19,7 +19,7 @@ struct Local<'f, 'a> {
 
 enum Slot<'f, 'a> {
     Value(Result<Value<'a>>),
-    /// An accumulator that nobody asked for yet.
+    /// An accumulator that has not been evaluated yet.
     Pending(&'f Node),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Frame<'f, 'a> {
 }
 
 impl<'f> Frame<'f, 'static> {
-    /// For constants alone.
+    /// Creates an evaluation of constants.
     pub(crate) fn of_constants() -> Frame<'f, 'static> {
         static NOTHING: Variables<'static> = Variables(Vec::new());
         Frame::new(&NOTHING, u64::MAX)
@@ -77,7 +77,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         }
     }
 
-    /// `&&` and `||`: one side that decides makes up for an error of the other.
+    /// Evaluates `&&` and `||`: a side that decides absorbs an error of the other.
     fn logic(&mut self, args: &'f [Node; 2], deciding: bool) -> Result<Value<'a>> {
         let mut failed = None;
         for arg in args {
@@ -103,7 +103,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         let (left, right) = (left?, right?);
         match crate::ops::equal(&left, &right) {
             Ok(same) => Ok(Value::Bool(same != negated)),
-            // Whatever is not equal is unequal, also where it cannot be compared.
+            // Values that are not equal are unequal, even if they cannot be compared.
             Err(_) if negated => Ok(Value::Bool(true)),
             Err(error) => Err(error),
         }
@@ -202,7 +202,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         Ok(Value::Object(Arc::new(object)))
     }
 
-    /// A selection that is a value of its own, and costs as one.
+    /// Evaluates a selection of a computed value, which has its own cost.
     fn attr(&mut self, attr: &'f Attr) -> Result<Value<'a>> {
         let test = attr.qualifiers.last().is_some_and(|qualifier| qualifier.test);
         let result = match self.resolve(attr) {
@@ -289,8 +289,8 @@ impl<'f, 'a> Frame<'f, 'a> {
         }
     }
 
-    /// The first selection from a variable whose fields are made when they are asked for, and the
-    /// selections behind it.
+    /// Evaluates the first selection from a variable whose fields are created on demand, and the
+    /// selections after it.
     fn field_of_variable(
         &self,
         name: &str,
@@ -332,7 +332,7 @@ impl<'f, 'a> Frame<'f, 'a> {
             None => Err(Error::new("no such attribute(s)")),
             Some(Slot::Pending(node)) => {
                 let node = *node;
-                // The first value is one of the scope outside the loop.
+                // The first value belongs to the scope outside of the loop.
                 let inner = self.locals.split_off(at);
                 let value = self.eval(node);
                 self.locals.extend(inner);
@@ -359,8 +359,8 @@ impl<'f, 'a> Frame<'f, 'a> {
         }
         let mut args = Vec::with_capacity(call.args.len());
         let mut failed = None;
-        // Calls of three and more, and those that values choose, stop at the first error and are
-        // not paid for.
+        // Calls with three or more arguments, and those whose overload the values choose, stop at
+        // the first error and cost nothing.
         let stops = call.args.len() > 2 || functions::is_chosen_late(call);
         for arg in &call.args {
             match self.eval(arg) {
@@ -389,7 +389,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         if let Cost::Known(cost) = cost {
             self.charge(cost)?;
         } else if let Cost::AtLeast(least, _) = &cost {
-            // Not to make what could not be paid.
+            // Checks the budget before the result is created.
             if self.cost.saturating_add(*least) > self.limit && failed.is_none() {
                 return Err(Error::limit());
             }
@@ -405,7 +405,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         result
     }
 
-    /// `accumulator + x` and the like of a loop: the accumulator is moved and not copied.
+    /// Evaluates `accumulator + x` in a loop: the accumulator is moved instead of copied.
     fn collect_into(&mut self, call: &'f Call, at: usize, rest: &'f [Node]) -> Result<Value<'a>> {
         let mut failed = self.local(at).err();
         self.charge(1)?;
@@ -490,7 +490,7 @@ impl<'f, 'a> Frame<'f, 'a> {
         Ok(())
     }
 
-    /// One turn of a loop; whether there may be another.
+    /// Executes one iteration of a loop; returns whether there may be another.
     fn turn(
         &mut self,
         fold: &'f Fold,
@@ -549,7 +549,7 @@ fn missing(object: &Value<'_>, key: &Value<'_>) -> Error {
     }
 }
 
-/// An index of a list: a whole number of any type.
+/// Converts an index of a list: a whole number of any type.
 pub(crate) fn index(key: &Value<'_>) -> Result<i64> {
     let bad = || Error::new(format!("unsupported index value {key} in list"));
     match key {
@@ -562,7 +562,7 @@ pub(crate) fn index(key: &Value<'_>) -> Result<i64> {
     }
 }
 
-/// The name that Go's messages use for a value's type.
+/// Returns the name of a value's type in Go's messages.
 fn go_name(value: &Value<'_>) -> &'static str {
     match value {
         Value::Null => "types.Null",

@@ -1,4 +1,4 @@
-//! Values as JSON.
+//! Conversion of values to JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,11 +9,12 @@ use crate::value::{Error, Value};
 type Json = serde_json::Value;
 
 impl Value<'_> {
-    /// The value as JSON: bytes in base64, moments and durations as text, an absent optional as
-    /// null.
+    /// Converts the value to JSON: bytes to base64, timestamps and durations to text, an empty
+    /// optional to null.
     ///
     /// # Errors
-    /// For maps with keys that are no strings, numbers that JSON has not, and values of libraries.
+    /// Maps with keys that are not strings, numbers that JSON does not have, and values of
+    /// libraries.
     pub fn to_json(&self) -> Result<Json, Error> {
         Ok(match self {
             Value::Null | Value::Optional(None) => Json::Null,

@@ -8,24 +8,24 @@ use regex::Regex;
 use crate::host::Url;
 use crate::names;
 
-/// A format that expressions name.
+/// A named format.
 #[derive(Debug)]
 pub(crate) struct Format {
-    /// Its name behind `format.`.
+    /// The name after `format.`.
     pub(crate) name: &'static str,
-    /// Length of its pattern, or of one that would do as much: what a check costs.
+    /// Length of its pattern, or of an equivalent one: it determines the cost of a check.
     pub(crate) pattern: u64,
     check: fn(&str) -> Vec<String>,
 }
 
 impl Format {
-    /// What is wrong with a text; nothing when it is good.
+    /// Returns the errors of a text; empty if the text is valid.
     pub(crate) fn faults(&self, text: &str) -> Vec<String> {
         (self.check)(text)
     }
 }
 
-/// The format of this name.
+/// Returns the format of this name.
 pub(crate) fn named(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
 }
@@ -78,8 +78,8 @@ fn unless(good: bool, text: &str) -> Vec<String> {
 static DATE_TIME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(DATE_TIME_PATTERN).expect("a pattern of ours is well formed"));
 
-/// Groups of hexadecimal digits, dashes between them or not; the version and the variant are the
-/// first of their groups.
+/// Checks groups of hexadecimal digits with optional dashes; the version and the variant are the
+/// first digits of their groups.
 pub fn is_uuid(text: &str, version: Option<u8>, variant: bool) -> bool {
     let mut bytes = text.bytes().peekable();
     for (group, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -101,7 +101,7 @@ pub fn is_uuid(text: &str, version: Option<u8>, variant: bool) -> bool {
     bytes.next().is_none()
 }
 
-/// Base64 with its padding; nothing is none.
+/// Checks base64 with padding; an empty text is invalid.
 pub fn is_base64(text: &str) -> bool {
     let padding = text.bytes().rev().take_while(|b| *b == b'=').count();
     let body = text.get(..text.len() - padding).unwrap_or_default();
@@ -109,7 +109,7 @@ pub fn is_base64(text: &str) -> bool {
     !text.is_empty() && text.len().is_multiple_of(4) && padding <= 2 && body.bytes().all(plain)
 }
 
-/// `2006-01-02`, a day that there is.
+/// Checks a date such as `2006-01-02`.
 pub fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     let shaped = bytes.len() == 10
@@ -129,8 +129,8 @@ pub fn is_date(text: &str) -> bool {
     shaped && (1..=days).contains(&day)
 }
 
-/// As upstream reads it: what stands after a second `t` is not looked at, hours and the rest are
-/// compared as text.
+/// Checks a date-time as upstream does: it ignores the text after a second `t`, and compares hours,
+/// minutes and seconds as text.
 pub fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');

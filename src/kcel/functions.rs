@@ -1,4 +1,4 @@
-//! Functions by name: which overload the values choose, and what it does.
+//! Dispatches calls of functions: chooses the overload by the values and evaluates it.
 
 pub(crate) mod format;
 mod hosts;
@@ -17,7 +17,8 @@ use crate::value::{Error, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Functions with one implementation for all overloads, which looks at the values itself.
+/// Functions with one implementation for all overloads, which checks the types of its arguments
+/// itself.
 const SINGLE: &[&str] = &[
     "!_",
     "-_",
@@ -42,18 +43,17 @@ const SINGLE: &[&str] = &[
     "type",
 ];
 
-/// Functions that do not look at the types of their arguments beforehand.
+/// Functions that do not check the types of their arguments beforehand.
 const UNGUARDED: &[&str] = &["contains", "endsWith", "startsWith", "flatten"];
 
-/// Whether only the values say which overload is meant.
+/// Whether the overload is chosen by the values at run time.
 pub(crate) fn is_chosen_late(call: &Call) -> bool {
     call.overload.is_none()
         && !SINGLE.contains(&call.function.as_str())
         && functions().get(call.function.as_str()).is_some_and(|f| f.overloads.len() > 1)
 }
 
-/// Calls a function. Arguments are moved, so that a list that only the caller has can grow in
-/// place.
+/// Calls a function. Arguments are moved, so that a list without other owners can grow in place.
 pub(crate) fn call<'a>(call: &Call, args: Vec<Value<'a>>) -> Result<Value<'a>> {
     let name = call.function.as_str();
     if !SINGLE.contains(&name) && !UNGUARDED.contains(&name) {
@@ -65,7 +65,7 @@ pub(crate) fn call<'a>(call: &Call, args: Vec<Value<'a>>) -> Result<Value<'a>> {
     Err(Error::new(format!("the function {name} is not supported")))
 }
 
-/// Refuses arguments that no overload takes.
+/// Rejects arguments that no overload accepts.
 fn guard(call: &Call, args: &[Value<'_>]) -> Result<()> {
     let Some(function) = functions().get(call.function.as_str()) else {
         return Err(Error::new(format!("no such overload: {}", call.function)));
@@ -89,7 +89,7 @@ fn takes(overload: &Overload, args: &[Value<'_>]) -> bool {
         && overload.args.iter().zip(args).all(|(of, value)| holds(of, value))
 }
 
-/// Whether a value is of a type; of lists and maps the first element decides.
+/// Whether a value has a type; for lists and maps, the first element decides.
 fn holds(of: &Type, value: &Value<'_>) -> bool {
     match (of, value) {
         (Type::Dyn | Type::Any | Type::Param(_), _) => true,
@@ -124,7 +124,7 @@ pub(crate) fn pattern(text: &str) -> std::result::Result<Regex, PatternError> {
     })
 }
 
-/// The pattern of a call: compiled before if it is a constant.
+/// Returns the pattern of a call; a constant pattern is compiled in advance.
 fn pattern_of(call: &Call, text: &Value<'_>) -> Result<Regex> {
     if let Some(regex) = &call.regex {
         return Ok(regex.clone());
@@ -133,7 +133,7 @@ fn pattern_of(call: &Call, text: &Value<'_>) -> Result<Regex> {
     pattern(text).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The arguments as a slice of a known length.
+/// Returns the arguments as an array, or an error if their number differs.
 fn exactly<'s, 'a, const N: usize>(args: &'s [Value<'a>]) -> Result<&'s [Value<'a>; N]> {
     args.try_into().map_err(|_| Error::no_overload())
 }

@@ -1,5 +1,5 @@
-//! Values of Kubernetes' libraries: named formats, addresses, networks, URLs, quantities, versions
-//! and questions to the authorizer.
+//! Values of the Kubernetes libraries: named formats, addresses, networks, URLs, quantities,
+//! versions and authorizer queries.
 
 mod authorizer;
 mod quantity;
@@ -10,8 +10,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-pub(crate) use authorizer::{Asked, Stage};
 pub use authorizer::{Authorize, Check, Decision};
+pub(crate) use authorizer::{AuthorizerQuery, Stage};
 pub(crate) use quantity::Quantity;
 pub(crate) use semver::Version;
 pub(crate) use url::Url;
@@ -19,7 +19,7 @@ pub(crate) use url::Url;
 use crate::formats::Format;
 use crate::value::Error;
 
-/// A value of a library.
+/// A value of a Kubernetes library.
 #[derive(Clone, Debug)]
 pub struct Host(pub(crate) Kind);
 
@@ -30,20 +30,25 @@ pub(crate) enum Kind {
     Url(Arc<Url>),
     Quantity(Quantity),
     Semver(Arc<Version>),
-    Asked(Arc<Asked>),
+    AuthorizerQuery(Arc<AuthorizerQuery>),
     Decision(Arc<Decision>),
     Format(&'static Format),
 }
 
 impl Host {
-    /// The variable `authorizer`: asks for the user of the request.
+    /// Creates the variable `authorizer`, which checks the user of the request.
     pub fn authorizer(by: Arc<dyn Authorize>) -> Host {
-        Host(Kind::Asked(Arc::new(Asked { by, stage: Stage::Authorizer, check: Check::default() })))
+        Host(Kind::AuthorizerQuery(Arc::new(AuthorizerQuery {
+            by,
+            stage: Stage::Authorizer,
+            check: Check::default(),
+        })))
     }
 
-    /// The variable `authorizer.requestResource`: the resource of the request is given.
+    /// Creates the variable `authorizer.requestResource`, which is about the resource of the
+    /// request.
     pub fn resource_check(by: Arc<dyn Authorize>, check: Check) -> Host {
-        Host(Kind::Asked(Arc::new(Asked { by, stage: Stage::Resource, check })))
+        Host(Kind::AuthorizerQuery(Arc::new(AuthorizerQuery { by, stage: Stage::Resource, check })))
     }
 
     pub(crate) fn type_name(&self) -> &'static str {
@@ -53,7 +58,7 @@ impl Host {
             Kind::Url(_) => "kubernetes.URL",
             Kind::Quantity(_) => "kubernetes.Quantity",
             Kind::Semver(_) => "kubernetes.Semver",
-            Kind::Asked(asked) => asked.stage.type_name(),
+            Kind::AuthorizerQuery(asked) => asked.stage.type_name(),
             Kind::Decision(_) => "kubernetes.authorization.Decision",
             Kind::Format(_) => "kubernetes.NamedFormat",
         }
@@ -71,7 +76,7 @@ impl Host {
         }
     }
 
-    /// Bytes of an address or of a prefix; 1 for all else.
+    /// Size in bytes of an address or prefix; 1 for other values.
     pub(crate) fn size(&self) -> u64 {
         match &self.0 {
             Kind::Ip(IpAddr::V4(_)) => 4,

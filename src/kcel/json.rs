@@ -1,4 +1,4 @@
-//! JSON as expressions see it: by a declared type, or as it is.
+//! JSON as values of expressions, with a declared type or without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::value::{Error, Items, List, ListKind, Map, Text, Value};
 
 type Json = serde_json::Value;
 
-/// How JSON is to be read: what matters of a schema.
+/// The declared type of JSON: the part of a schema that affects values.
 #[derive(Clone, Debug)]
 pub enum Declared {
-    /// Whatever it is.
+    /// Any JSON.
     Dyn,
-    /// Whatever Go's decoder makes of it: every number is a double. Members are also found by their
+    /// The values of Go's decoder: every number is a double. Members can also be selected by their
     /// escaped names (upstream's claims of tokens).
     Claims,
     Boolean,
@@ -25,7 +25,7 @@ pub enum Declared {
     String(Format),
     /// `x-kubernetes-int-or-string`.
     IntOrString,
-    /// Null is a value too.
+    /// A nullable value.
     Nullable(Box<Declared>),
     Array {
         items: Box<Declared>,
@@ -33,20 +33,20 @@ pub enum Declared {
     },
     /// `additionalProperties`.
     Map(Box<Declared>),
-    /// `properties`; other properties are not seen.
+    /// `properties`; other properties are not visible.
     Object(Arc<Properties>),
-    /// `type: object` without either.
+    /// `type: object` without `properties` and `additionalProperties`.
     Unspecified,
-    /// No type, `x-kubernetes-preserve-unknown-fields`: only compared.
+    /// No type, but `x-kubernetes-preserve-unknown-fields`: values can only be compared.
     Preserved,
 }
 
 /// The properties of an object.
 #[derive(Debug)]
 pub struct Properties {
-    /// Name of the object's type.
+    /// Name of the object type.
     pub name: String,
-    /// By the name that stands in JSON.
+    /// The properties by their names in JSON.
     pub fields: BTreeMap<String, Declared>,
 }
 
@@ -65,12 +65,12 @@ pub enum Format {
 pub enum ListType {
     Atomic,
     Set,
-    /// With `x-kubernetes-list-map-keys`.
+    /// A list with `x-kubernetes-list-map-keys`.
     Map(Vec<String>),
 }
 
 impl Declared {
-    /// The type for the checker.
+    /// Returns the type for the checker.
     pub fn to_type(&self) -> Type {
         match self {
             Declared::Dyn | Declared::Claims | Declared::IntOrString | Declared::Preserved => {
@@ -98,10 +98,10 @@ impl Declared {
         }
     }
 
-    /// The value that JSON is.
+    /// Converts JSON to a value.
     ///
     /// # Errors
-    /// Where it is not as declared, with upstream's words.
+    /// JSON that does not match its declaration, with upstream's text.
     pub fn value<'a>(&'a self, json: &'a Json) -> Result<Value<'a>, Error> {
         let (declared, nullable) = match self {
             Declared::Nullable(inner) => (&**inner, true),
@@ -193,10 +193,10 @@ fn formatted(format: Format, text: &str) -> Result<Value<'_>, Error> {
     }
 }
 
-/// For what nobody declared.
+/// The declaration of values without a declared type.
 static DYN: Declared = Declared::Dyn;
 
-/// JSON as it is.
+/// JSON without a declaration.
 pub(crate) fn native(json: &Json) -> Value<'_> {
     match json {
         Json::Null => Value::Null,
@@ -226,7 +226,7 @@ fn claims(json: &Json) -> Value<'_> {
     }
 }
 
-/// An object of JSON.
+/// A JSON object.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonMap<'a> {
     pub(crate) object: &'a serde_json::Map<String, Json>,
@@ -281,7 +281,7 @@ impl<'a> JsonMap<'a> {
         }
     }
 
-    /// The raw value of a property and whether a type is declared for it.
+    /// Returns the raw value of a property and whether its type is declared.
     pub(crate) fn declares(&self, name: &str) -> bool {
         match self.declared {
             Declared::Object(properties) => properties.fields.contains_key(name),

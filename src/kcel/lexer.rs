@@ -1,10 +1,10 @@
-//! Tokens of CEL.
+//! Splits the text of an expression into tokens.
 
 use crate::source::Source;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
-    /// Punctuation and operators, and the words that are tokens: `in`, `true`, `false`, `null`.
+    /// Punctuation, operators, and the keywords `in`, `true`, `false`, `null`.
     Mark(&'static str),
     Int,
     Uint,
@@ -12,7 +12,7 @@ pub(crate) enum Token {
     String,
     Bytes,
     Ident,
-    /// A name in back-quotes.
+    /// An identifier in back-quotes.
     Escaped,
     End,
 }
@@ -24,19 +24,19 @@ pub(crate) struct Lexeme {
     pub(crate) text: String,
 }
 
-/// Longest first.
+/// Longer tokens come before their prefixes.
 const MARKS: &[&str] = &[
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!",
     "?", ":", "+", "*", "/", "%",
 ];
 
-/// What the lexer could not read: the place and what cel-go says of it.
+/// A lexical error: its position and cel-go's text.
 pub(crate) struct Unread {
     pub(crate) offset: usize,
     pub(crate) message: String,
 }
 
-/// All tokens with `End` last, and what was skipped because it is none.
+/// Returns all tokens, ended by `End`, and the errors about skipped characters.
 pub(crate) fn tokens(source: &Source) -> (Vec<Lexeme>, Vec<Unread>) {
     let text = &source.text;
     let (mut out, mut unread) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ pub(crate) fn tokens(source: &Source) -> (Vec<Lexeme>, Vec<Unread>) {
     (out, unread)
 }
 
-/// The token at `at` and where it ends; where nothing begins, the end of what is to be skipped.
+/// Returns the token at `at` and its end; if no token begins here, the end of the text to skip.
 fn next(text: &[char], at: usize) -> Result<(Token, usize), usize> {
     let first = text.get(at).copied().unwrap_or_default();
     if let Some(found) = literal(text, at) {
@@ -148,7 +148,8 @@ fn number(text: &[char], at: usize) -> (Token, usize) {
     if unsigned(end) { (Token::Uint, end + 1) } else { (Token::Int, end) }
 }
 
-/// A string or bytes literal, if one begins here: an optional `b`, an optional `r`, and quotes.
+/// Returns the end of a string or bytes literal, if one begins here: an optional `b`, an optional
+/// `r`, and quotes.
 fn literal(text: &[char], at: usize) -> Option<Result<(Token, usize), usize>> {
     let mut from = at;
     let bytes = matches!(text.get(from), Some('b' | 'B'));
@@ -167,7 +168,7 @@ fn literal(text: &[char], at: usize) -> Option<Result<(Token, usize), usize>> {
     })
 }
 
-/// Where a string ends that begins at `at` behind its opening quotes.
+/// Returns the end of the string whose content begins at `at`.
 fn quoted(text: &[char], mut at: usize, quote: char, raw: bool, triple: bool) -> Option<usize> {
     loop {
         let character = *text.get(at)?;
@@ -190,7 +191,7 @@ fn quoted(text: &[char], mut at: usize, quote: char, raw: bool, triple: bool) ->
     }
 }
 
-/// The end of the escape that begins at `at`, if it is one.
+/// Returns the end of the escape that begins at `at`, if it is valid.
 fn escape(text: &[char], at: usize) -> Option<usize> {
     let hex = |count: usize| {
         let digits = text.get(at + 2..at + 2 + count)?;
@@ -209,7 +210,7 @@ fn escape(text: &[char], at: usize) -> Option<usize> {
     }
 }
 
-/// Where the lexer gives up on a string: behind the character that cannot be in it.
+/// Returns the end of an invalid string: after the character that must not be part of it.
 fn unfinished(text: &[char], mut at: usize, quote: char, raw: bool) -> usize {
     while let Some(character) = text.get(at) {
         if matches!(character, '\n' | '\r') || *character == quote {

@@ -1,8 +1,9 @@
-//! CEL as Kubernetes 1.37 uses it: parser, type checker, evaluation and costs, with cel-go's
-//! messages. Pure: no I/O, no clock.
+//! CEL as in Kubernetes 1.37: parser, type checker, evaluation and costs, with cel-go's messages.
+//! It does no I/O and reads no clock.
 //!
-//! An [`Env`] compiles text to a [`Program`]; that is evaluated with an [`Activation`] and a
-//! budget, or estimated by sizes. JSON is read where it lies, by a [`Declared`] type or as it is.
+//! An [`Env`] compiles a text to a [`Program`], which is evaluated with an [`Activation`] and a
+//! budget, or whose cost is estimated from sizes. Values borrow from JSON, whose type is
+//! [`Declared`] or not.
 #![forbid(unsafe_code)]
 
 mod env;
@@ -38,7 +39,7 @@ mod time;
 
 pub use cost::{Range, SizeEstimator, Unknown};
 pub use env::Env;
-pub use escape::{escape, unescape};
+pub use escape::{escape, is_reserved, unescape};
 pub use host::{Authorize, Check, Decision, Host};
 pub use json::{Declared, Format, JsonMap, ListType, Properties};
 pub use parser::CODE_POINTS_MAX;

@@ -1,4 +1,4 @@
-//! Limits that Kubernetes sets for expressions; callers choose among them.
+//! Limits of Kubernetes for expressions; callers choose among them.
 
 /// Runtime cost of one evaluation (`PerCallLimit`).
 pub const PER_CALL: u64 = 1_000_000;
@@ -12,7 +12,8 @@ pub const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
 pub const STATIC_PER_EXPRESSION: u64 = 10_000_000;
 /// Static cost of all rules of a CustomResourceDefinition (`StaticEstimatedCRDCostLimit`).
 pub const STATIC_PER_DEFINITION: u64 = 100_000_000;
-/// Bytes of a message that an expression makes (`MaxEvaluatedMessageExpressionSizeBytes`).
+/// Maximum size in bytes of an evaluated message (`MaxEvaluatedMessageExpressionSizeBytes`).
 pub const MESSAGE_BYTES_MAX: usize = 5 * 1024;
-/// Bytes of a request, from which sizes without bound are estimated (`MaxRequestSizeBytes`).
+/// Maximum size in bytes of a request, from which unbounded sizes are estimated
+/// (`MaxRequestSizeBytes`).
 pub const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;

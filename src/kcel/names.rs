@@ -10,14 +10,14 @@ const SUBDOMAIN_TEXT: &str = "a lowercase RFC 1123 subdomain must consist of low
 const DNS1035_TEXT: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const WILDCARD_TEXT: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// Texts of one check; empty when the value is good.
+/// The errors of one check; empty if the value is valid.
 pub type Messages = Vec<String>;
 
 fn max_len(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
-/// The newer checks of label keys and values count bytes.
+/// Newer checks of label keys and values count bytes.
 fn max_bytes(length: usize) -> String {
     format!("must be no more than {length} bytes")
 }
@@ -70,7 +70,7 @@ pub fn dns1123_subdomain(value: &str) -> Messages {
     errors
 }
 
-/// A DNS-1123 subdomain in the words of the newer rules, which count bytes.
+/// Checks a DNS-1123 subdomain with the texts of the newer rules, which count bytes.
 pub fn long_name(value: &str) -> Messages {
     let mut errors = Messages::new();
     if value.len() > SUBDOMAIN_MAX {
@@ -82,14 +82,14 @@ pub fn long_name(value: &str) -> Messages {
     errors
 }
 
-/// Names of objects, as [`long_name`]. The rule declared on the field `name` stands for the one
-/// written by hand, which judges `generateName` too: of that nothing is said (the name that is made
-/// of it is judged).
+/// Checks object names as [`long_name`]. The declarative rule on the field `name` replaces the
+/// handwritten one, which also checks `generateName`: its error is not reported, as the generated
+/// name is checked.
 pub fn name_is_long_name(name: &str, prefix: bool) -> Messages {
     if prefix { Messages::new() } else { long_name(name) }
 }
 
-/// A DNS-1123 subdomain whose labels may hold underscores, as search paths may.
+/// Checks a DNS-1123 subdomain whose labels may contain underscores, such as DNS search paths.
 pub fn subdomain_with_underscore(value: &str) -> Messages {
     const TEXT: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
     let mut errors = Messages::new();
@@ -132,7 +132,7 @@ pub fn wildcard_subdomain(value: &str) -> Messages {
     errors
 }
 
-/// How an object's name is checked; `prefix` when it is a `generateName`.
+/// A check of object names; with `prefix`, the name is a `generateName`.
 pub type NameRule = fn(&str, bool) -> Messages;
 
 /// Most kinds: a DNS-1123 subdomain.
@@ -150,7 +150,7 @@ pub fn name_is_dns1035(name: &str, prefix: bool) -> Messages {
     dns1035_label(&masked(name, prefix))
 }
 
-/// RBAC kinds and others whose name need only fit into a path.
+/// RBAC and other kinds: any name that is a valid path segment.
 pub fn name_is_path_segment(name: &str, prefix: bool) -> Messages {
     let mut errors = Messages::new();
     if !prefix && (name == "." || name == "..") {
@@ -164,7 +164,7 @@ pub fn name_is_path_segment(name: &str, prefix: bool) -> Messages {
     errors
 }
 
-/// A prefix may end in a dash.
+/// Removes the dash at the end of a prefix.
 fn masked(name: &str, prefix: bool) -> std::borrow::Cow<'_, str> {
     if prefix && name.len() > 1 && name.ends_with('-') && name.is_char_boundary(name.len() - 2) {
         format!("{}a", &name[..name.len() - 2]).into()

@@ -1,4 +1,4 @@
-//! The nodes of a program, as the planner makes and the evaluator walks them.
+//! The nodes of a program, which the planner creates and the evaluator executes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::value::{Key, Value};
 
-/// A step of a program.
+/// A node of a program.
 #[derive(Debug)]
 pub(crate) enum Node {
     Const(Value<'static>),
@@ -42,19 +42,19 @@ pub(crate) enum Node {
     Fold(Box<Fold>),
 }
 
-/// A value and the selections from it.
+/// A value and the selections of its fields or elements.
 #[derive(Debug)]
 pub(crate) struct Attr {
     pub(crate) root: Root,
     pub(crate) qualifiers: Vec<Qualifier>,
 }
 
-/// What a chain of selections starts from.
+/// The start of a chain of selections.
 #[derive(Debug)]
 pub(crate) enum Root {
     Variable {
         name: Arc<str>,
-        /// A variable of the environment although a loop has one of this name.
+        /// Whether it is a variable of the environment that a loop variable of the same name hides.
         global: bool,
     },
     Relative(Node),
@@ -65,12 +65,12 @@ pub(crate) enum Root {
     },
 }
 
-/// One selection: a field or an index.
+/// A selection of a field or an element.
 #[derive(Debug)]
 pub(crate) struct Qualifier {
     pub(crate) key: QualifierKey,
     pub(crate) optional: bool,
-    /// Only whether it is there: `has(...)`.
+    /// Whether only the presence is tested: `has(...)`.
     pub(crate) test: bool,
 }
 
@@ -82,16 +82,17 @@ pub(crate) enum QualifierKey {
     Node(Node),
 }
 
-/// A call bound to its function.
+/// A call with its function.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) function: String,
-    /// The one overload that types allow; none if only the values decide.
+    /// The only overload that the types allow; `None` if the values decide.
     pub(crate) overload: Option<&'static str>,
     pub(crate) args: Vec<Node>,
     /// The pattern, if it is a constant.
     pub(crate) regex: Option<Regex>,
-    /// The step of a loop that adds to what was collected: that is moved and not copied.
+    /// Whether this is the step of a loop that appends to the accumulator, which is then moved
+    /// instead of copied.
     pub(crate) collects: bool,
 }
 

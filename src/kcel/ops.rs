@@ -10,7 +10,7 @@ use crate::value::{Error, Items, Key, List, ListKind, Map, Value};
 
 type Json = serde_json::Value;
 
-/// `a == b`. Only values of Kubernetes' own types can fail at it.
+/// Evaluates `a == b`. Only values of Kubernetes' own types can cause an error.
 pub(crate) fn equal(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
     match (one, other) {
         (Value::Null, Value::Null) => Ok(true),
@@ -63,8 +63,8 @@ fn same_json(json: &Json, value: &Value<'_>) -> bool {
     }
 }
 
-/// Whether a list came from JSON with a declared type: such lists refuse to be compared with what
-/// is no list.
+/// Whether a list is JSON with a declared type: comparing such a list with a value that is not a
+/// list is an error.
 fn is_declared(list: &List<'_>) -> bool {
     !matches!(list.items, Items::Json(_, Declared::Dyn | Declared::Claims) | Items::Owned(_))
 }
@@ -95,7 +95,7 @@ fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
     }
 }
 
-/// What identifies an element of a set.
+/// Returns the identity of an element of a set.
 fn set_key(value: &Value<'_>) -> Result<String, Error> {
     match value {
         Value::List(_) | Value::Map(_) => {
@@ -122,7 +122,7 @@ fn equal_sets(one: &List<'_>, other: &List<'_>) -> Result<bool, Error> {
     Ok(seen.len() == known.len())
 }
 
-/// What identifies an element of a list with keys.
+/// Returns the identity of an element of a list with keys.
 fn element_key(value: &Value<'_>, keys: &[String]) -> Result<Vec<String>, Error> {
     let Value::Map(map) = value else {
         return Err(Error::new(format!(
@@ -185,7 +185,8 @@ fn equal_maps(one: &Map<'_>, other: &Value<'_>) -> Result<bool, Error> {
 fn equal_declared(one: &Map<'_>, map: JsonMap<'_>, other: &Map<'_>) -> Result<bool, Error> {
     for (name, value) in map.object {
         if map.declares(name) {
-            // Upstream looks properties up by their own names here, which escapes some only.
+            // Upstream looks up properties by their unescaped names here, so that only some names
+            // are escaped.
             let key = Value::text(name.as_str());
             match (one.find(&key)?, other.find(&key)?) {
                 (None, None) => {}
@@ -202,7 +203,7 @@ fn equal_declared(one: &Map<'_>, map: JsonMap<'_>, other: &Map<'_>) -> Result<bo
     Ok(true)
 }
 
-/// The order of two numbers of any types; none for NaN and for what is no number.
+/// Compares two numbers of any types; `None` for NaN and other values.
 fn number_order(one: &Value<'_>, other: &Value<'_>) -> Option<Ordering> {
     match (one, other) {
         (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
@@ -218,7 +219,7 @@ fn number_order(one: &Value<'_>, other: &Value<'_>) -> Option<Ordering> {
     }
 }
 
-/// Whether values of this kind have an order.
+/// Whether values of this kind are ordered.
 pub(crate) fn is_comparable(value: &Value<'_>) -> bool {
     matches!(
         value,
@@ -233,7 +234,7 @@ pub(crate) fn is_comparable(value: &Value<'_>) -> bool {
     )
 }
 
-/// The order of two values.
+/// Compares two values.
 pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Error> {
     let is_nan = |value: &Value<'_>| matches!(value, Value::Double(v) if v.is_nan());
     match (one, other) {
@@ -252,8 +253,8 @@ pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Erro
     }
 }
 
-/// Bytes that a string or a list of an expression may have at most; upstream has no such bound, and
-/// what costs allow stays far below.
+/// Maximum size in bytes of a string or list that an expression creates. Upstream has no such
+/// limit, but the cost limits stay far below it.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Error> {
@@ -289,9 +290,9 @@ pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Err
     })
 }
 
-/// A list behind another; sets and lists with keys keep one element of each.
+/// Concatenates two lists; sets and lists with keys keep one of equal elements.
 fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
-    // Nothing and a list is that list, whatever its kind.
+    // An empty list and a list are that list, whatever its kind.
     if one.is_empty() && one.kind == ListKind::Atomic && !is_declared(&one) {
         return Ok(other.clone());
     }
@@ -300,7 +301,7 @@ fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
     }
     let kind = one.kind;
     let mut items = match one.items {
-        // The only owner goes on with the same elements: loops collect in this way.
+        // The only owner reuses the elements, so that loops append in constant time.
         Items::Owned(items) => Arc::unwrap_or_clone(items),
         Items::Json(..) => one.iter().collect::<Result<Vec<_>, _>>()?,
     };
@@ -403,7 +404,7 @@ pub(crate) fn negate<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
     })
 }
 
-/// Whether a list has an element, as `in` asks.
+/// Whether a list contains an element, for `in`.
 pub(crate) fn contains(list: &List<'_>, value: &Value<'_>) -> Result<bool, Error> {
     let strict = is_declared(list);
     let mut failed = None;
@@ -421,7 +422,7 @@ pub(crate) fn contains(list: &List<'_>, value: &Value<'_>) -> Result<bool, Error
     failed.map_or(Ok(false), Err)
 }
 
-/// `x in y`.
+/// Evaluates `x in y`.
 pub(crate) fn is_in(value: &Value<'_>, of: &Value<'_>) -> Result<bool, Error> {
     match of {
         Value::List(list) => contains(list, value),
@@ -430,7 +431,7 @@ pub(crate) fn is_in(value: &Value<'_>, of: &Value<'_>) -> Result<bool, Error> {
     }
 }
 
-/// A map with one more entry, which must be new.
+/// Returns a map with an additional entry, whose key must be new.
 pub(crate) fn insert<'a>(
     map: Map<'a>,
     key: &Value<'a>,

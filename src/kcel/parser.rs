@@ -1,4 +1,4 @@
-//! Text to tree, with the numbering of nodes, the messages and the limits of cel-go's parser.
+//! Parses text to a tree, with the ids, messages and limits of cel-go's parser.
 
 mod constructors;
 mod literals;
@@ -10,9 +10,9 @@ use crate::ast::{Expr, Id, Kind, Literal};
 use crate::lexer::{self, Lexeme, Token};
 use crate::source::{CompileError, Fault, Location, NOWHERE, Source};
 
-/// cel-go's default; Kubernetes does not change it. Bounds what parsing costs.
+/// Default of cel-go, which Kubernetes does not change. It limits the cost of parsing.
 pub const CODE_POINTS_MAX: usize = 100_000;
-/// How deep each rule of the grammar may nest, and the tree altogether.
+/// Maximum nesting of each rule of the grammar, and of the tree.
 const DEPTH_MAX: usize = 250;
 
 const RESERVED: &[&str] = &[
@@ -39,7 +39,8 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// What may begin an expression, as ANTLR lists it; and with what else may stand there.
+/// The tokens that may begin an expression, in the order of ANTLR's messages, and further expected
+/// tokens.
 const EXPRESSION: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 const ARGUMENT: &str = "{'[', '{', '(', ')', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 const INDEX: &str = "{'[', '{', '(', '.', '-', '!', '?', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
@@ -54,7 +55,7 @@ pub(crate) struct Parsed {
     pub(crate) offsets: Offsets,
 }
 
-/// Offsets by number of node; a number can lose its place.
+/// Offsets of nodes by id; the offset of an id can be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Offsets(Vec<Option<usize>>);
 
@@ -99,10 +100,10 @@ pub(crate) fn parse(text: &str, bindings: bool) -> Result<Parsed, CompileError> 
     }
 }
 
-/// The fault is recorded and nothing more can be read.
+/// An error was recorded and parsing cannot continue.
 struct Stop;
 
-/// A tree and how deep it is by cel-go's count.
+/// A tree and its depth as cel-go counts it.
 struct Node {
     expr: Expr,
     depth: usize,
@@ -123,7 +124,7 @@ struct Parser<'s> {
     offsets: Offsets,
     faults: Vec<Fault>,
     depth: [usize; 4],
-    /// `cel.bind` is a macro.
+    /// Whether `cel.bind` is a macro.
     bindings: bool,
 }
 
@@ -159,7 +160,7 @@ impl Parser<'_> {
         self.offsets.0.len() - 1
     }
 
-    /// A node that begins where another does.
+    /// Creates a node at the position of another node.
     fn id_like(&mut self, id: Id) -> Id {
         self.offsets.0.push(self.offsets.0.get(id).copied().flatten());
         self.offsets.0.len() - 1
@@ -193,8 +194,8 @@ impl Parser<'_> {
         Err(Stop)
     }
 
-    /// A mark that must stand here. As ANTLR, one token too much is dropped and one that is missing
-    /// is thought to be there, so that more faults are found.
+    /// Parses a required token. As in ANTLR, one superfluous token is dropped and a missing one is
+    /// inserted, so that further errors are found.
     fn expect(&mut self, mark: &'static str) -> Parse<usize> {
         self.expect_among(mark, &format!("'{mark}'"))
     }
@@ -233,7 +234,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An expression where besides it only what `expected` lists may stand.
+    /// Parses an expression; `expected` lists further tokens that are valid here, for messages.
     fn expr_among(&mut self, expected: &str) -> Parse<Node> {
         if !self.begins(0) {
             if !self.begins(1) || *self.peek(0) == Token::End {
@@ -265,7 +266,7 @@ impl Parser<'_> {
     fn start(&mut self) -> Parse<Expr> {
         let node = self.expr_among(EXPRESSION)?;
         if *self.peek(0) != Token::End {
-            // One token too much is dropped if the end is behind it.
+            // A superfluous token before the end is dropped.
             let what = if *self.peek(1) == Token::End { "extraneous" } else { "mismatched" };
             self.fault(format!("{what} input '{}' expecting <EOF>", self.here()));
             return Err(Stop);
@@ -297,7 +298,7 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    /// A chain of `||`, or of `&&` within it, becomes a balanced tree.
+    /// Parses a chain of `||`, or of `&&` within it, to a balanced tree.
     fn logic(&mut self, mark: &'static str) -> Parse<Node> {
         let operand = |parser: &mut Self| match mark {
             "||" => parser.logic("&&"),
@@ -348,7 +349,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// Sums (0) or products (1) and what binds tighter.
+    /// Parses sums (level 0) or products (1) and their operands.
     fn calc(&mut self, level: u8) -> Parse<Node> {
         self.enter(Rule::Calc)?;
         let mut left = self.unary()?;
@@ -379,7 +380,7 @@ impl Parser<'_> {
     fn unary(&mut self) -> Parse<Node> {
         let (mark, function) = match self.peek(0) {
             Token::Mark("!") => ("!", "!_"),
-            // A minus and a number are one literal.
+            // A minus sign and a number are one literal.
             Token::Mark("-") if matches!(self.peek(1), Token::Int | Token::Float) => {
                 return self.member();
             }
@@ -442,7 +443,7 @@ impl Parser<'_> {
                 return Ok(operand);
             }
             other => {
-                // No alternative fits what was read from the dot on; reading goes on with this
+                // No alternative matches the tokens from the dot on; parsing continues with this
                 // token.
                 let text = if *other == Token::End { "" } else { self.here() };
                 self.fault(format!("no viable alternative at input '.{text}'"));
@@ -510,7 +511,7 @@ impl Parser<'_> {
         if let Some(expr) = self.literal(begin) {
             return Ok(Node { expr, depth: 0 });
         }
-        // One token too much before what can begin an operand is dropped.
+        // A superfluous token before an operand is dropped.
         if self.begins(1) && *self.peek(0) != Token::End {
             self.fault(format!("extraneous input '{}' expecting {EXPRESSION}", self.here()));
             self.at += 1;
@@ -519,7 +520,7 @@ impl Parser<'_> {
         self.syntax(EXPRESSION)
     }
 
-    /// A variable, a call or an object: what begins with a name.
+    /// Parses a variable, a call or an object, which begin with a name.
     fn name(&mut self, begin: usize) -> Parse<Node> {
         let mut name = String::new();
         if self.take(".") {
@@ -565,7 +566,7 @@ fn binary(id: Id, function: &str, left: Node, right: Node) -> Node {
     Node { expr: call(id, function, vec![left.expr, right.expr]), depth }
 }
 
-/// The terms of a chain as a tree whose halves have the same number of operators.
+/// Builds a tree of the terms of a chain, whose halves have the same number of operators.
 fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
     let middle = ids.len() / 2;
     let (Some(id), Some((left, right))) = (ids.get(middle), terms.split_at_mut_checked(middle + 1))

@@ -1,10 +1,10 @@
-//! What is evaluated: the checked tree with constants computed, chains of selections joined, and
-//! every call bound to its function.
+//! Plans programs: evaluates constants, joins chains of selections, and binds every call to its
+//! function.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::ast::{Entry, Expr, Id, Kind, Literal};
+use crate::ast::{Expr, Id, Kind, Literal, MapEntry};
 use crate::checked::Checked;
 use crate::eval::Frame;
 use crate::node::{Attr, Call, Fold, Node, Qualifier, QualifierKey, Root};
@@ -12,13 +12,13 @@ use crate::source::CompileError;
 use crate::types::Type;
 use crate::value::{Items, Key, Value};
 
-/// Functions whose value for a constant is computed beforehand.
+/// Functions that are evaluated at compile time if their argument is a constant.
 const CONVERSIONS: &[&str] =
     &["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
 type Planned = Result<Node, CompileError>;
 
-/// The program of a checked expression.
+/// Plans the program of a checked expression.
 pub(crate) fn plan(checked: &Checked) -> Planned {
     Planner { checked }.node(&checked.root)
 }
@@ -75,7 +75,7 @@ impl Planner<'_> {
     }
 
     fn ident(&self, id: Id, name: &str) -> Node {
-        // A name of a type is the type.
+        // The name of a type evaluates to the type.
         if let Type::Type(Some(of)) = self.checked.type_of(id)
             && self.checked.types_named.contains(&id)
         {
@@ -94,7 +94,7 @@ impl Planner<'_> {
         Node::Attr(Box::new(Attr { root, qualifiers: Vec::new() }))
     }
 
-    fn map(&self, entries: &[Entry]) -> Planned {
+    fn map(&self, entries: &[MapEntry]) -> Planned {
         let mut planned = Vec::with_capacity(entries.len());
         for entry in entries {
             planned.push((self.node(&entry.key)?, self.node(&entry.value)?, entry.optional));
@@ -163,8 +163,11 @@ fn mark_collecting(step: &mut Node, accumulator: &str) {
     match step {
         Node::Call(call) if matches!(call.function.as_str(), "_+_" | "cel.@mapInsert") => {
             let Some(Node::Attr(first)) = call.args.first() else { return };
-            let is_it = matches!(&first.root, Root::Variable { name, global: false } if &**name == accumulator);
-            call.collects = is_it && first.qualifiers.is_empty();
+            let is_accumulator = matches!(
+                &first.root,
+                Root::Variable { name, global: false } if &**name == accumulator
+            );
+            call.collects = is_accumulator && first.qualifiers.is_empty();
         }
         Node::Attr(attr) if attr.qualifiers.is_empty() => {
             if let Root::Conditional { yes, no, .. } = &mut attr.root {
@@ -193,7 +196,7 @@ fn constant(literal: &Literal) -> Value<'static> {
     }
 }
 
-/// A node of constants becomes their value.
+/// Evaluates a node whose operands are constants.
 fn computed(node: Node, known: bool) -> Planned {
     if !known {
         return Ok(node);
@@ -218,7 +221,7 @@ fn into_attr(node: Node) -> Attr {
     }
 }
 
-/// `x in [constants]` asks a set, and costs nothing by that.
+/// Plans `x in [constants]` as a lookup in a set, which has no cost.
 fn membership(overload: Option<&'static str>, args: [Node; 2]) -> Node {
     let [arg, of] = args;
     let set = match (&of, overload) {
@@ -241,7 +244,7 @@ fn membership(overload: Option<&'static str>, args: [Node; 2]) -> Node {
     }
 }
 
-/// All values with their equals of other number types, if all are simple.
+/// Returns all values and the equal values of other number types, if all values are simple.
 fn keys(items: &[Value<'static>]) -> Option<BTreeSet<Key<'static>>> {
     let mut set = BTreeSet::new();
     for item in items {

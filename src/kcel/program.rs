@@ -1,4 +1,4 @@
-//! A compiled expression: what it is asked for.
+//! Compiled expressions: evaluation, cost estimates and queries.
 
 use crate::ast;
 use crate::ast::Kind;
@@ -11,19 +11,19 @@ use crate::source::CompileError;
 use crate::types::Type;
 use crate::value::{Error, Value};
 
-/// Values of an expression's variables.
+/// The values of variables.
 pub trait Activation<'a> {
-    /// The value of a variable; none if there is none.
+    /// Returns the value of a variable; `None` if it does not exist.
     ///
     /// # Errors
-    /// Where the value cannot be had: what refers to the variable fails with it.
+    /// The value cannot be provided; expressions that refer to the variable fail with this error.
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
 
-    /// A field of a variable, for variables whose fields are made only when they are asked for;
-    /// none if the variable is an ordinary one.
+    /// Returns a field of a variable whose fields are created on demand; `None` for other
+    /// variables.
     ///
     /// # Errors
-    /// As of [`Activation::get`].
+    /// As for [`Activation::get`].
     fn field(&self, _variable: &str, _field: &str) -> Option<Result<Value<'a>, Error>> {
         None
     }
@@ -39,7 +39,7 @@ impl<'a> Activation<'a> for Variables<'a> {
     }
 }
 
-/// An expression that is ready to be evaluated, as often and by as many threads as wished.
+/// A compiled expression, which can be evaluated repeatedly and concurrently.
 #[derive(Debug)]
 pub struct Program {
     checked: Checked,
@@ -54,21 +54,22 @@ impl Program {
         Ok(Program { checked, node, depth })
     }
 
-    /// The type that the expression has.
+    /// Returns the type of the expression.
     pub fn output(&self) -> &Type {
         self.checked.type_of(self.checked.root.id)
     }
 
-    /// Levels of the expression's tree: what evaluation needs of the stack.
+    /// Returns the depth of the expression's tree, which determines how much stack an evaluation
+    /// needs.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// The value, with the cost of finding it taken from `budget`; a cost above it ends the
+    /// Evaluates the expression and subtracts the cost from `budget`; a higher cost ends the
     /// evaluation with [`Error::limit`].
     ///
     /// # Errors
-    /// cel-go's.
+    /// The error of cel-go.
     pub fn eval<'a>(
         &self,
         activation: &dyn Activation<'a>,
@@ -80,7 +81,7 @@ impl Program {
         result
     }
 
-    /// The cost that any evaluation can have, by what is known of the sizes of variables.
+    /// Estimates the cost of evaluations from the known sizes of variables.
     pub fn estimate(&self, sizes: &dyn SizeEstimator) -> Range {
         crate::cost::estimate(&self.checked, sizes)
     }
@@ -96,7 +97,7 @@ impl Program {
         });
         found
     }
-    /// Whether a field of a variable is asked for by its name: `variable.field`,
+    /// Whether the expression selects a field of a variable by its name: `variable.field`,
     /// `has(variable.field)`, `variable.?field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         let is_variable =
@@ -108,7 +109,10 @@ impl Program {
             }
             Kind::Call { target: None, function, args } if function == "_?._" => {
                 if let [operand, name] = args.as_slice() {
-                    let is_field = matches!(&name.kind, Kind::Literal(ast::Literal::String(text)) if text == field);
+                    let is_field = matches!(
+                        &name.kind,
+                        Kind::Literal(ast::Literal::String(text)) if text == field
+                    );
                     found |= is_field && is_variable(operand);
                 }
             }

@@ -1,4 +1,4 @@
-//! What calls cost when they are evaluated: cel-go's tracker with Kubernetes' estimator before it.
+//! The cost of calls at run time: Kubernetes' estimator first, then cel-go's tracker.
 
 use crate::host::{Host, Kind};
 use crate::value::{Error, Value};
@@ -6,17 +6,17 @@ use crate::value::{Error, Value};
 pub(crate) const LIST_COST: u64 = 10;
 pub(crate) const MAP_COST: u64 = 30;
 pub(crate) const STRUCT_COST: u64 = 40;
-/// Of going through a string once, for each character.
+/// Cost of reading a string once, for each character.
 pub(crate) const STRING_FACTOR: f64 = 0.1;
-/// Of a pattern, for each character of it.
+/// Cost of a pattern, for each of its characters.
 pub(crate) const REGEX_FACTOR: f64 = 0.25;
-/// A check of authorization: two are what one expression can pay.
+/// Cost of an authorizer check: the limit of an expression allows two.
 pub(crate) const CHECK_COST: u64 = 350_000;
 
 /// The cost of a call.
 pub(crate) enum Cost {
     Known(u64),
-    /// At least so much; exactly by the size of the result.
+    /// A lower bound; the exact cost follows from the size of the result.
     AtLeast(u64, Box<dyn Fn(u64) -> u64>),
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn equality(
     scaled(size(left).min(size(right)), STRING_FACTOR)
 }
 
-/// The cost of going through a value with all that is in it.
+/// Returns the cost of traversing a value with all its elements.
 fn traversal(value: &Value<'_>) -> u64 {
     match value {
         Value::String(text) => (text.len() as f64 * STRING_FACTOR) as u64,
@@ -58,7 +58,7 @@ fn traversal(value: &Value<'_>) -> u64 {
     }
 }
 
-/// The cost of a call by its arguments.
+/// Returns the cost of a call with these arguments.
 pub(crate) fn call(function: &str, overload: Option<&str>, args: &[Value<'_>]) -> Cost {
     if let Some(cost) = overload.and_then(|overload| tracked(overload, args)) {
         return cost;
@@ -107,7 +107,7 @@ pub(crate) fn call(function: &str, overload: Option<&str>, args: &[Value<'_>]) -
     Cost::Known(kubernetes.unwrap_or_else(|| standard(overload, args)))
 }
 
-/// Kubernetes' functions whose every call costs one, whatever it is given
+/// Functions of Kubernetes whose calls cost one, whatever their arguments
 /// (`apiserver/pkg/cel/library/cost.go`).
 pub(crate) fn costs_one(function: &str) -> bool {
     matches!(
@@ -153,7 +153,7 @@ pub(crate) fn costs_one(function: &str) -> bool {
     )
 }
 
-/// A pattern on a string: the product of both.
+/// The cost of a match: the product of the costs of pattern and string.
 fn regex(text: u64, pattern: u64) -> u64 {
     let text = ceil((1.0 + text as f64) * STRING_FACTOR);
     text.saturating_mul(scaled(pattern, REGEX_FACTOR))
@@ -170,7 +170,7 @@ fn contains(function: &str, overload: Option<&str>, cidr: u64, other: u64) -> u6
     cost
 }
 
-/// cel-go's own functions, if the overload is known; 1 for all others.
+/// Returns the cost of an overload of cel-go; 1 for unknown overloads.
 fn standard(overload: Option<&str>, args: &[Value<'_>]) -> u64 {
     let size = |at: usize| args.get(at).map_or(1, Value::size);
     match overload.unwrap_or_default() {
@@ -196,7 +196,7 @@ fn standard(overload: Option<&str>, args: &[Value<'_>]) -> u64 {
     }
 }
 
-/// Overloads whose libraries count for themselves.
+/// Overloads of libraries with their own cost tracker.
 fn tracked(overload: &str, args: &[Value<'_>]) -> Option<Cost> {
     let size = |at: usize| args.get(at).map_or(1, Value::size);
     let by_result = |least| {
@@ -237,7 +237,7 @@ fn tracked(overload: &str, args: &[Value<'_>]) -> Option<Cost> {
     Some(Cost::Known(known))
 }
 
-/// Every element with every other.
+/// Returns the cost of comparing every element with every other.
 fn self_compare(list: Option<&Value<'_>>) -> u64 {
     let Some(Value::List(list)) = list else { return allocating(2.0, 0) };
     let size = list.len() as u64;

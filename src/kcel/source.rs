@@ -1,16 +1,16 @@
-//! Text of an expression: positions, and faults with the line and a mark below it as cel-go prints
-//! them.
+//! The text of an expression: positions, and errors with the line and a marker below it as cel-go
+//! formats them.
 
 use std::fmt;
 
-/// The text of an expression by code points, with the begins of its lines.
+/// The code points of an expression, and the offsets of its lines.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) text: Vec<char>,
     lines: Vec<usize>,
 }
 
-/// A place: the line counted from 1, the column in code points from 0. Nowhere is (-1, -1).
+/// A position: the line counted from 1, the column in code points from 0. (-1, -1) is no position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Location {
     pub(crate) line: i64,
@@ -19,9 +19,9 @@ pub(crate) struct Location {
 
 pub(crate) const NOWHERE: Location = Location { line: -1, column: -1 };
 
-/// Longest line that is shown under a fault, in bytes.
+/// Maximum length of a line that is shown below an error, in bytes.
 const SNIPPET_MAX: usize = 16384;
-/// As many faults are shown at most.
+/// Maximum number of errors that are shown.
 const FAULTS_MAX: usize = 100;
 
 impl Source {
@@ -34,7 +34,7 @@ impl Source {
 
     pub(crate) fn location(&self, offset: usize) -> Location {
         if self.text.is_empty() {
-            // As cel-go says where nothing is.
+            // The text of cel-go for an error without a position.
             return Location { line: 1, column: -1 };
         }
         let line = self.lines.partition_point(|begin| *begin <= offset);
@@ -56,7 +56,7 @@ impl Source {
     }
 }
 
-/// What is wrong with an expression, at one place.
+/// An error at a position of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) location: Location,
@@ -67,7 +67,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct CompileError {
     text: String,
-    /// Whether text and types were right, and only a constant in it cannot be computed.
+    /// Whether syntax and types are valid, and only a constant cannot be evaluated.
     pub instantiation: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Every line that a real peer recorded (`tests/cel`): type, value or error, static and runtime
-//! cost of cel-go in Kubernetes' environment.
+//! Compares every line that cel-go recorded in Kubernetes' environment (`tests/cel`): type, value
+//! or error, static and runtime cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ fn variables<'a>(json: &'a [Json; 3], declared: &'a Declared) -> Variables<'a> {
     ])
 }
 
-/// As the recorder shows values.
+/// Formats a value as the recorder does.
 fn show(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".into(),
@@ -197,7 +197,7 @@ fn show(value: &Value<'_>) -> String {
     }
 }
 
-/// What came of an expression, under the recorder's names.
+/// The result of an expression, under the names of the recorder.
 fn record(env: &Env, variables: &Variables<'_>, expr: &str) -> BTreeMap<&'static str, String> {
     let mut out = BTreeMap::new();
     let program = match env.compile_any(expr) {
@@ -239,8 +239,8 @@ fn every_recorded_line_of_the_peer_is_ours_too() {
         let cancelled = line.get("error").is_some_and(|e| e.contains("cost limit"));
         let instantiation = line.get("error").is_some_and(|e| e.starts_with("program: "));
         for key in ["fault", "type", "min", "max", "value", "error", "cost"] {
-            // What was spent when the budget was gone, and estimates of what cannot start, are
-            // nobody's promise.
+            // The cost of a cancelled evaluation, and estimates of expressions that cannot start,
+            // are not specified.
             let skipped = cancelled && key == "cost"
                 || instantiation && matches!(key, "type" | "min" | "max" | "cost");
             let mut wanted = line.get(key).map(String::as_str);

@@ -1,5 +1,4 @@
-//! Moments and durations: how they are read and written as Go does, their parts in a time zone, and
-//! sums.
+//! Timestamps and durations: Go's text format, parts in a time zone, and arithmetic.
 
 use crate::value::{Error, Timestamp};
 
@@ -15,9 +14,9 @@ pub(crate) fn in_range(seconds: i64) -> bool {
     (SECONDS_MIN..=SECONDS_MAX).contains(&seconds)
 }
 
-/// Days since 1970 of a date.
+/// Converts a date to days since 1970.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March, so that the leap day is the last.
+    // Years begin in March, so that the leap day is the last day.
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let of_era = year.rem_euclid(400);
@@ -25,7 +24,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Year, month and day of a day since 1970.
+/// Converts days since 1970 to year, month and day.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -47,7 +46,7 @@ fn month_days(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Reads fixed-width numbers and marks.
+/// A parser of fixed-width numbers and separators.
 struct Reader<'t>(&'t [u8]);
 
 impl Reader<'_> {
@@ -75,7 +74,7 @@ impl Reader<'_> {
         valid.then(|| days(year, month, day) * DAY)
     }
 
-    /// Hours, minutes, seconds and a fraction: seconds of the day and nanoseconds.
+    /// Parses hours, minutes, seconds and a fraction to seconds of the day and nanoseconds.
     fn clock(&mut self) -> Option<(i64, u32)> {
         let hour = self.number(2)?;
         self.mark(b':')?;
@@ -124,7 +123,7 @@ impl Reader<'_> {
     }
 }
 
-/// RFC 3339 as Go's `time.Parse` reads it.
+/// Parses RFC 3339 as Go's `time.Parse`.
 pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let mut reader = Reader(text.as_bytes());
     let day = reader.date()?;
@@ -135,7 +134,7 @@ pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     Some(Timestamp { seconds: day + clock - i64::from(offset), nanos, offset })
 }
 
-/// What the format `date-time` of OpenAPI allows besides: no zone.
+/// Parses a time without zone, which OpenAPI's format `date-time` allows, too.
 pub(crate) fn parse_lenient_datetime(text: &str) -> Option<Timestamp> {
     parse_rfc3339(text).or_else(|| {
         let mut reader = Reader(text.as_bytes());
@@ -147,7 +146,7 @@ pub(crate) fn parse_lenient_datetime(text: &str) -> Option<Timestamp> {
     })
 }
 
-/// A date alone, at midnight UTC.
+/// Parses a date, which means midnight UTC.
 pub(crate) fn parse_date(text: &str) -> Option<Timestamp> {
     let mut reader = Reader(text.as_bytes());
     let seconds = reader.date()?;
@@ -155,12 +154,12 @@ pub(crate) fn parse_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp { seconds, nanos: 0, offset: 0 })
 }
 
-/// Go's `time.ParseDuration`: nanoseconds.
+/// Parses a duration to nanoseconds as Go's `time.ParseDuration`.
 pub(crate) fn parse_duration(text: &str) -> Option<i64> {
     duration(text, &[])
 }
 
-/// What the format `duration` of OpenAPI allows besides: days and weeks.
+/// Parses a duration with days and weeks, which OpenAPI's format `duration` allows, too.
 pub(crate) fn parse_lenient_duration(text: &str) -> Option<i64> {
     parse_duration(text).or_else(|| {
         duration(
@@ -222,7 +221,7 @@ fn duration(text: &str, more: &[(&str, i64)]) -> Option<i64> {
     i64::try_from(if negative { -total } else { total }).ok()
 }
 
-/// RFC 3339 with as many digits of the fraction as there are, in the moment's own zone.
+/// Formats RFC 3339 with all significant digits of the fraction, in the zone of the timestamp.
 pub(crate) fn shown(at: &Timestamp) -> String {
     let local = at.seconds + i64::from(at.offset);
     let (year, month, day) = date(local.div_euclid(DAY));
@@ -247,14 +246,14 @@ pub(crate) fn shown(at: &Timestamp) -> String {
     out
 }
 
-/// A duration as seconds: `1.5s`.
+/// Formats a duration in seconds: `1.5s`.
 pub(crate) fn seconds_shown(nanos: i64) -> String {
-    // As Go: whole seconds and the fraction are added as doubles.
+    // As in Go, whole seconds and the fraction are added as doubles.
     let seconds = (nanos / SECOND_NANOS) as f64 + (nanos % SECOND_NANOS) as f64 / 1e9;
     format!("{seconds}s")
 }
 
-/// A duration as Go prints it: `1h30m0.5s`.
+/// Formats a duration as Go: `1h30m0.5s`.
 pub(crate) fn go_duration(nanos: i64) -> String {
     let magnitude = nanos.unsigned_abs();
     let sign = if nanos < 0 { "-" } else { "" };
@@ -285,7 +284,7 @@ pub(crate) fn go_duration(nanos: i64) -> String {
     out
 }
 
-/// A part of a moment by the name of the function that asks for it, at an offset from UTC.
+/// Returns a part of a timestamp at an offset from UTC; `name` is the name of the CEL function.
 pub(crate) fn part(function: &str, at: &Timestamp, offset: i64) -> Option<i64> {
     let local = at.seconds.saturating_add(offset);
     let day = local.div_euclid(DAY);
@@ -306,7 +305,8 @@ pub(crate) fn part(function: &str, at: &Timestamp, offset: i64) -> Option<i64> {
     })
 }
 
-/// The offset of a zone in seconds at a moment: a name of the time zone database, or `[-]hh:mm`.
+/// Returns the offset of a time zone in seconds at a timestamp: a name of the time zone database,
+/// or `[-]hh:mm`.
 pub(crate) fn zone_offset(zone: &str, at: &Timestamp) -> Result<i64, Error> {
     let Some((hours, minutes)) = zone.split_once(':') else {
         if matches!(zone, "" | "UTC") {
@@ -327,7 +327,7 @@ pub(crate) fn zone_offset(zone: &str, at: &Timestamp) -> Result<i64, Error> {
     Ok(hour.saturating_mul(HOUR).saturating_add(signed))
 }
 
-/// A moment and a duration.
+/// Adds a duration to a timestamp.
 pub(crate) fn add(at: &Timestamp, nanos: i64) -> Result<Timestamp, Error> {
     let sum = i128::from(at.nanos) + i128::from(nanos);
     let second = i128::from(SECOND_NANOS);
@@ -339,7 +339,7 @@ pub(crate) fn add(at: &Timestamp, nanos: i64) -> Result<Timestamp, Error> {
     }
 }
 
-/// The duration between two moments.
+/// Returns the duration between two timestamps.
 pub(crate) fn between(at: &Timestamp, before: &Timestamp) -> Result<i64, Error> {
     let seconds = i128::from(at.seconds) - i128::from(before.seconds);
     let nanos =

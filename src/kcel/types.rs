@@ -1,4 +1,4 @@
-//! Types of CEL as its checker knows them, and how they are written in messages.
+//! Types of CEL, and their text in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 /// The type of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Known only at run time: everything is allowed.
+    /// Known only at run time: the checker allows every operation.
     Dyn,
-    /// `google.protobuf.Any`: as `Dyn`, but no loop goes over it.
+    /// `google.protobuf.Any`: as `Dyn`, but not iterable.
     Any,
-    /// What an expression has that the checker already reported.
+    /// The type of an expression with a reported error.
     Error,
     Null,
     Bool,
@@ -24,22 +24,22 @@ pub enum Type {
     Duration,
     List(Arc<Type>),
     Map(Arc<Type>, Arc<Type>),
-    /// An object with declared fields, equal to every other of the same name.
+    /// An object with declared fields, equal to all other types of the same name.
     Object(Arc<ObjectType>),
-    /// A type of a library, perhaps with parameters: `optional_type(T)`, `net.IP`.
+    /// A type of a library, with optional parameters: `optional_type(T)`, `net.IP`.
     Opaque(Arc<str>, Arc<[Type]>),
     /// The type of a type; `None` is `type` itself.
     Type(Option<Arc<Type>>),
-    /// A parameter of a function's declaration, or a free variable of the checker.
+    /// A type parameter of a declaration, or a free variable of the checker.
     Param(Arc<str>),
 }
 
-/// An object: its name, and its fields if it has any that an expression may select.
+/// An object type: its name and the fields that expressions may select.
 #[derive(Debug)]
 pub struct ObjectType {
-    /// The qualified name, as `kubernetes.URL`.
+    /// The qualified name, such as `kubernetes.URL`.
     pub name: Arc<str>,
-    /// Fields by the name that expressions use (escaped, see [`crate::escape`]).
+    /// The fields by their names in expressions (escaped, see [`crate::escape`]).
     pub fields: BTreeMap<String, Type>,
 }
 
@@ -49,7 +49,7 @@ impl PartialEq for ObjectType {
     }
 }
 
-/// The name of the type of optional values.
+/// Name of the type of optional values.
 pub const OPTIONAL: &str = "optional_type";
 
 impl Type {
@@ -68,7 +68,7 @@ impl Type {
         Type::Opaque(OPTIONAL.into(), [of].into())
     }
 
-    /// An object of this name and these fields.
+    /// An object type with this name and these fields.
     pub fn object(name: &str, fields: BTreeMap<String, Type>) -> Type {
         Type::Object(Arc::new(ObjectType { name: name.into(), fields }))
     }
@@ -85,7 +85,7 @@ impl Type {
         matches!(self, Type::Dyn | Type::Any | Type::Error)
     }
 
-    /// What is in an optional, if this is one.
+    /// Returns the type in an optional type.
     pub fn unwrap_optional(&self) -> Option<&Type> {
         match self {
             Type::Opaque(name, parameters) if &**name == OPTIONAL => parameters.first(),
@@ -93,7 +93,7 @@ impl Type {
         }
     }
 
-    /// The name at run time, without parameters: what `type(x)` shows.
+    /// Returns the runtime name, without parameters: the result of `type(x)`.
     pub fn name(&self) -> &str {
         match self {
             Type::Dyn => "dyn",
@@ -116,7 +116,7 @@ impl Type {
         }
     }
 
-    /// Reads the spelling that messages use, as the table of declarations has it.
+    /// Parses the text that messages and the table of declarations use.
     pub(crate) fn parse(text: &str) -> Option<Type> {
         let text = text.trim();
         let (head, inner) = match text.find('(') {
@@ -169,7 +169,7 @@ fn split_parameters(text: &str) -> Option<(&str, &str)> {
 }
 
 impl fmt::Display for Type {
-    /// As cel-go's `FormatCELType`.
+    /// Formats the type as cel-go's `FormatCELType`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Type::Any => out.write_str("any"),

@@ -1,4 +1,4 @@
-//! Values that expressions compute with. Those of JSON are looked at where they lie.
+//! Values of expressions. Values in JSON are borrowed from it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::types::OPTIONAL;
 
 type Json = serde_json::Value;
 
-/// A value; `'a` is how long the JSON lives that it may look at.
+/// A value; `'a` is the lifetime of the JSON that it may borrow from.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
     Null,
@@ -28,27 +28,27 @@ pub enum Value<'a> {
     List(List<'a>),
     Map(Map<'a>),
     Optional(Option<Arc<Value<'a>>>),
-    /// A type, by its name at run time.
+    /// A type, identified by its runtime name.
     Type(Arc<str>),
-    /// A value of a library.
+    /// A value of a Kubernetes library.
     Host(Host),
     /// JSON without a declared type under `x-kubernetes-preserve-unknown-fields`: it can only be
     /// compared.
     Preserved(&'a Json),
-    /// An object that the expression made.
+    /// An object that the expression constructs.
     Object(Arc<Object<'a>>),
 }
 
-/// An object that an expression made: `Object{...}` or `JSONPatch{...}` of a mutating policy.
+/// An object that an expression constructs: `Object{...}` or `JSONPatch{...}` of a mutating policy.
 #[derive(Clone, Debug)]
 pub struct Object<'a> {
     /// Name of its type.
     pub name: String,
-    /// Fields that were given.
+    /// The fields that are set.
     pub fields: BTreeMap<String, Value<'a>>,
 }
 
-/// A string, shared or where it lies.
+/// A string, shared or borrowed.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
     Shared(Arc<str>),
@@ -66,8 +66,8 @@ impl Deref for Text<'_> {
     }
 }
 
-/// A moment: seconds since 1970 and nanoseconds in the second; the offset from UTC is only how it
-/// is written.
+/// A timestamp: seconds since 1970 and nanoseconds of the second; the offset from UTC only affects
+/// its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
     pub seconds: i64,
@@ -82,12 +82,12 @@ impl Timestamp {
     }
 }
 
-/// How a list compares and adds: `x-kubernetes-list-type`.
+/// How a list is compared and appended to: `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind<'a> {
     Atomic,
     Set,
-    /// Elements are the same if these properties are.
+    /// Elements with the same values of these properties are the same.
     Keyed(&'a [String]),
 }
 
@@ -117,15 +117,15 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The element at an index that must be there.
+    /// Returns the element at an index.
     ///
     /// # Errors
-    /// Where JSON is not as declared, or the index is outside.
+    /// JSON that does not match its declaration, or an index out of range.
     pub fn get(&self, at: usize) -> Result<Value<'a>, Error> {
         let outside = || Error::new(format!("index out of bounds: {at}"));
         match &self.items {
@@ -134,7 +134,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// All elements.
+    /// Iterates over the elements.
     pub fn iter(&self) -> impl Iterator<Item = Result<Value<'a>, Error>> + '_ {
         (0..self.len()).map(|at| self.get(at))
     }
@@ -147,8 +147,7 @@ pub enum Map<'a> {
     Json(JsonMap<'a>),
 }
 
-/// A key of a map. Numbers of different types that are equal are different keys and found by each
-/// other.
+/// A key of a map. Equal numbers of different types are different keys, but a lookup finds both.
 #[derive(Clone, Debug)]
 pub enum Key<'a> {
     Bool(bool),
@@ -227,12 +226,12 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Whether there is no entry.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The keys in their order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> Vec<Value<'a>> {
         match self {
             Map::Owned(entries) => entries.keys().map(Key::value).collect(),
@@ -240,10 +239,10 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// Where JSON is not as declared, or the key cannot be one of this map.
+    /// JSON that does not match its declaration, or a key of a type that maps do not have.
     pub fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
         let entries = match self {
             Map::Json(map) => return map.find(key),
@@ -258,7 +257,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// The keys of other number types that are equal.
+/// Returns the equal keys of the other number types.
 fn same_number<'a>(key: &Value<'_>) -> Vec<Key<'a>> {
     match key {
         Value::Int(v) => u64::try_from(*v).ok().map(Key::Uint).into_iter().collect(),
@@ -273,17 +272,17 @@ fn same_number<'a>(key: &Value<'_>) -> Vec<Key<'a>> {
     }
 }
 
-/// Why an expression has no value.
+/// The error of an expression; CEL treats errors as values with a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     message: Arc<str>,
-    /// The budget was used up; nothing absorbs this.
+    /// Whether the cost budget is used up; no operator absorbs this error.
     pub limit: bool,
 }
 
 impl Error {
-    /// An error with this message.
+    /// Creates an error with this message.
     pub fn new(message: impl Into<Arc<str>>) -> Error {
         Error { message: message.into(), limit: false }
     }
@@ -298,22 +297,22 @@ impl Error {
 }
 
 impl<'a> Value<'a> {
-    /// A string that is shared.
+    /// Creates a shared string.
     pub fn text(text: impl Into<Arc<str>>) -> Value<'a> {
         Value::String(Text::Shared(text.into()))
     }
 
-    /// A list of values.
+    /// Creates a list.
     pub fn list(items: Vec<Value<'a>>) -> Value<'a> {
         Value::List(List::owned(items))
     }
 
-    /// JSON without a declaration: numbers are ints or doubles, as they are written.
+    /// Wraps JSON without a declaration: numbers are ints or doubles, depending on their notation.
     pub fn json(value: &'a Json) -> Value<'a> {
         crate::json::native(value)
     }
 
-    /// A string where it lies.
+    /// Creates a borrowed string.
     pub fn borrowed(text: &'a str) -> Value<'a> {
         Value::String(Text::Borrowed(text))
     }
@@ -322,7 +321,7 @@ impl<'a> Value<'a> {
         Value::Optional(Some(Arc::new(self)))
     }
 
-    /// The name of its type at run time.
+    /// Returns the runtime name of the type.
     pub fn type_name(&self) -> &str {
         match self {
             Value::Null => "null_type",
@@ -344,7 +343,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The string, if it is one.
+    /// Returns the string, if the value is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(text) => Some(text),
@@ -352,7 +351,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The truth value, if it is one.
+    /// Returns the bool, if the value is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(value) => Some(*value),
@@ -360,7 +359,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What costs call its size: characters, bytes, elements or entries; 1 for all else.
+    /// Returns the size that costs depend on: characters, bytes, elements or entries; 1 for other
+    /// values.
     pub(crate) fn size(&self) -> u64 {
         let size = match self {
             Value::String(text) => text.chars().count(),
@@ -376,7 +376,7 @@ impl<'a> Value<'a> {
 }
 
 impl fmt::Display for Value<'_> {
-    /// As messages show it: Go's `%v`.
+    /// Formats the value for messages, as Go's `%v`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Null => out.write_str("null"),

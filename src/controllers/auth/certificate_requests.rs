@@ -1,6 +1,6 @@
 //! CertificateSigningRequests of the signers that Kubernetes itself defines: requests of kubelets
-//! are approved if the requesting user is authorized, approved requests are signed by the CAs of the
-//! cluster, and old requests are deleted.
+//! are approved if the requesting user is authorized, approved requests are signed by the CAs of
+//! the cluster, and old requests are deleted.
 
 pub(crate) mod approve;
 pub(crate) mod clean;

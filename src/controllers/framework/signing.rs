@@ -27,9 +27,10 @@ pub struct SignToken(Arc<TokenSigner>);
 
 impl SignToken {
     /// Signs with this function.
-    pub fn new(
-        sign: impl Fn(&str, &str, &str, &str) -> Result<String, SigningError> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new<F>(sign: F) -> Self
+    where
+        F: Fn(&str, &str, &str, &str) -> Result<String, SigningError> + Send + Sync + 'static,
+    {
         Self(Arc::new(sign))
     }
 

@@ -47,7 +47,7 @@ async fn reconcile(
     name: &str,
 ) -> Result<Action, Error> {
     let Some(service) = services.get(namespace, name) else {
-        // Endpoints without a service are somebody's own, unless this controller made them.
+        // Endpoints without a service belong to users, unless this controller created them.
         let ours = endpoints
             .get(namespace, name)
             .is_some_and(|e| e.metadata.labels.is_some_and(|l| l.contains_key(MANAGED_BY.0)));

@@ -1,5 +1,5 @@
-//! EndpointSlices of Endpoints that somebody wrote by hand for a Service without selector: one
-//! slice a family and set of ports.
+//! Mirrors Endpoints that users write for a Service without selector as EndpointSlices: one slice
+//! for each address family and set of ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

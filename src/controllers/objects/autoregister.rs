@@ -110,7 +110,7 @@ fn step(name: &str, current: Option<Value>, wanted: Option<Value>) -> Step {
         });
     };
     let managed = current.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED));
-    // Those that are kept in step at the start are not these, and others are somebody's own.
+    // Objects that are only synced at the start, and those of users, are left alone.
     if managed.and_then(Value::as_str) != Some("true") {
         return Step::None;
     }
@@ -184,12 +184,12 @@ mod tests {
                 "labels": {"kube-aggregator.kubernetes.io/automanaged": "true"}})
         );
         assert_eq!(step(Some(stored("true", spec.clone())), Some(spec.clone())), Step::None);
-        let Step::Update(mended) =
+        let Step::Update(restored) =
             step(Some(stored("true", json!({"group": "x"}))), Some(spec.clone()))
         else {
-            panic!("it is not mended")
+            panic!("it is not restored")
         };
-        assert_eq!(mended, stored("true", spec.clone()));
+        assert_eq!(restored, stored("true", spec.clone()));
         assert_eq!(
             step(Some(stored("true", spec.clone())), None),
             Step::Delete { uid: "u".into() }

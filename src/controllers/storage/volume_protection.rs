@@ -1,5 +1,5 @@
-//! Claims stay while a pod uses them, volumes while they are bound; claims tell whether anybody
-//! uses them.
+//! Protects claims from deletion while a pod uses them and volumes while they are bound; reports in
+//! the status of claims whether a pod uses them.
 
 use std::sync::Arc;
 

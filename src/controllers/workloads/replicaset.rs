@@ -112,7 +112,7 @@ mod tests {
             (Some("ReplicaFailure"), Some("FailedCreate"))
         );
         assert!(failed.with_status(&ReplicaCounts::default(), Some(&failure), now).is_none());
-        let mended = failed.with_status(&ReplicaCounts::default(), None, now).unwrap();
-        assert_eq!(mended.status.unwrap().conditions, None);
+        let recovered = failed.with_status(&ReplicaCounts::default(), None, now).unwrap();
+        assert_eq!(recovered.status.unwrap().conditions, None);
     }
 }

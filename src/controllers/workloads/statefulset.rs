@@ -182,7 +182,7 @@ impl Controller {
                 Ok(())
             }
             Step::Claims(pod) => self.make_claims(view.set, &pod).await.map(drop),
-            Step::Mend(pod) => self.mend(view.set, &pod).await,
+            Step::Repair(pod) => self.repair(view.set, &pod).await,
             Step::Delete(pod) => self.delete(view.set, &pod).await,
             Step::Update(pod) => {
                 self.delete(view.set, &pod).await?;
@@ -287,7 +287,7 @@ impl Controller {
         Ok(ready)
     }
 
-    async fn mend(&self, set: &StatefulSet, pod: &Pod) -> Result<(), Error> {
+    async fn repair(&self, set: &StatefulSet, pod: &Pod) -> Result<(), Error> {
         if let Some(patch) = identity::missing_labels(pod) {
             let meta = &pod.metadata;
             let (namespace, name) = (

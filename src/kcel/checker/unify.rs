@@ -1,11 +1,11 @@
-//! When a type may stand where another is expected, and what free variables become by that.
+//! Assignability of types, and the types that free type variables are bound to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::types::{OPTIONAL, Type};
 
-/// What free variables stand for. Changes of a comparison that fails are taken back.
+/// The bindings of free type variables. The bindings of a failed comparison are undone.
 #[derive(Debug, Default)]
 pub(crate) struct Mapping {
     map: HashMap<Arc<str>, Type>,
@@ -39,7 +39,7 @@ impl Mapping {
         fits
     }
 
-    /// Whether a value of one type may be used as the other.
+    /// Whether a value of one type is assignable to the other.
     pub(crate) fn assignable(&mut self, one: &Type, other: &Type) -> bool {
         self.attempt(|mapping| mapping.fits(one, other))
     }
@@ -77,7 +77,8 @@ impl Mapping {
         }
     }
 
-    /// Whether `param` may stand for `of`, and whether it stood for something before.
+    /// Binds `param` to `of` if possible; returns whether it is possible and whether it was bound
+    /// before.
     fn substitution(&mut self, of: &Type, name: &Arc<str>, param: &Type) -> (bool, bool) {
         if of == param {
             return (true, true);
@@ -102,7 +103,7 @@ impl Mapping {
         (false, false)
     }
 
-    /// Whether a variable does not occur in a type.
+    /// Whether a type does not contain a variable.
     fn apart(&self, param: &Type, within: &Type) -> bool {
         if param == within {
             return false;
@@ -117,7 +118,7 @@ impl Mapping {
         }
     }
 
-    /// The type with variables replaced by what they stand for, free ones by `dyn` if asked.
+    /// Replaces variables in a type by their bindings, and free ones by `dyn` if requested.
     pub(crate) fn substitute(&self, of: &Type, to_dyn: bool) -> Type {
         if let Some(known) = self.find(of) {
             return self.substitute(known, to_dyn);
@@ -138,7 +139,7 @@ impl Mapping {
     }
 }
 
-/// The types that null may stand for.
+/// Whether null is assignable to a type.
 fn nullable(of: &Type) -> bool {
     matches!(of, Type::Null | Type::Opaque(..) | Type::Object(_) | Type::Timestamp | Type::Duration)
 }
@@ -165,7 +166,7 @@ fn less_specific(one: &Type, other: &Type) -> bool {
     }
 }
 
-/// The type in an optional, or the type itself.
+/// Returns the type in an optional, or the type itself.
 pub(crate) fn unwrapped(of: &Type) -> (Type, bool) {
     match of {
         Type::Opaque(name, parameters) if &**name == OPTIONAL => {

@@ -1,5 +1,5 @@
-//! What Kubernetes checks of an expression whose types are right: constants that must be durations,
-//! moments and patterns, lists of one type.
+//! The additional validators of Kubernetes: constants that must be durations, timestamps or
+//! patterns, and list and map literals of one type.
 
 use super::Checked;
 use crate::ast::{Expr, Kind, Literal, walk};
@@ -28,7 +28,7 @@ pub(super) fn faults(checked: &Checked, source: &Source, offsets: &Offsets) -> V
     faults
 }
 
-/// A pattern that is written out, with its values.
+/// A literal format pattern with its arguments.
 fn format(
     checked: &Checked,
     call: &Expr,
@@ -49,7 +49,7 @@ fn format(
     }
 }
 
-/// Whether a constant is one that the function takes.
+/// Whether a function accepts a constant.
 fn is_valid(function: &str, literal: &Expr) -> bool {
     let Kind::Literal(literal) = &literal.kind else { return true };
     match (function, literal) {
@@ -63,7 +63,7 @@ fn is_valid(function: &str, literal: &Expr) -> bool {
     }
 }
 
-/// Lists and maps that are written out have elements of one type, but in arguments of `format`.
+/// Requires one type for the elements of list and map literals, except in arguments of `format`.
 fn homogeneous(
     checked: &Checked,
     expr: &Expr,

@@ -1,13 +1,13 @@
-//! Costs of functions by the sizes of their arguments.
+//! Estimated costs of functions by the sizes of their arguments.
 
 use super::{Argument, CallCost, Coster, Range, UNKNOWN};
 use crate::ast::{Kind, Literal};
 use crate::runtime_cost::{CHECK_COST, LIST_COST, REGEX_FACTOR, STRING_FACTOR, STRUCT_COST};
 use crate::types::Type;
 
-/// Longest pattern of a named format (`MaxNameFormatRegexSize`).
+/// Maximum length of the pattern of a named format (`MaxNameFormatRegexSize`).
 const FORMAT_PATTERN_MAX: f64 = 128.0;
-/// Longest name of a format (`MaxFormatSize`).
+/// Maximum length of the name of a format (`MaxFormatSize`).
 const FORMAT_NAME_MAX: u64 = 64;
 
 fn only(cost: Range) -> CallCost {
@@ -22,7 +22,7 @@ fn known(argument: &Argument<'_>) -> Range {
     argument.size.unwrap_or(UNKNOWN)
 }
 
-/// The whole number that an argument is written as.
+/// Returns the value of an argument that is an integer literal.
 fn written_int(argument: &Argument<'_>, otherwise: u64) -> u64 {
     match &argument.expr.kind {
         Kind::Literal(Literal::Int(value)) => u64::try_from(*value).unwrap_or(0),
@@ -30,7 +30,7 @@ fn written_int(argument: &Argument<'_>, otherwise: u64) -> u64 {
     }
 }
 
-/// A pattern on a string: the product of both; an empty string counts as one character.
+/// Estimates a match: the product of pattern and string; an empty string counts as one character.
 fn regex(text: Range, pattern: Range) -> Range {
     text.add(Range::fixed(1)).scale(STRING_FACTOR).multiply(pattern.scale(REGEX_FACTOR))
 }
@@ -39,7 +39,7 @@ fn list_call(factor: f64, size: Range) -> CallCost {
     sized(size.scale(factor).add(Range::fixed(1 + LIST_COST)), size)
 }
 
-/// cel-go's own functions; 1 for those that it does not know.
+/// Estimates functions of cel-go; 1 for unknown functions.
 pub(super) fn standard(
     overload: &str,
     target: Option<&Argument<'_>>,
@@ -92,12 +92,12 @@ pub(super) fn standard(
 }
 
 impl<'e> Coster<'e> {
-    /// The size of an argument, asked for again where a library asks its estimator.
+    /// Returns the size of an argument; asks the estimator again where upstream's library does.
     fn asked(&self, argument: &Argument<'_>) -> Range {
         argument.size.or_else(|| self.sizes.size(&argument.path)).unwrap_or(UNKNOWN)
     }
 
-    /// What libraries say of a call.
+    /// Estimates a call of a Kubernetes library.
     pub(super) fn library(
         &self,
         function: &str,
@@ -109,7 +109,7 @@ impl<'e> Coster<'e> {
             .or_else(|| self.kubernetes(function, overload, target, args))
     }
 
-    /// cel-go's extensions that estimate for themselves: lists and sets.
+    /// Estimates cel-go's extensions with their own estimator: lists and sets.
     fn extension(
         &self,
         overload: &str,
@@ -231,7 +231,7 @@ impl<'e> Coster<'e> {
         })
     }
 
-    /// One comparison for each element of a list, or going through a string once.
+    /// Estimates one comparison for each element of a list, or one traversal of a string.
     fn each(&self, function: &str, target: &Argument<'e>) -> CallCost {
         let size = self.asked(target);
         let Type::List(of) = &target.of else {
@@ -244,7 +244,7 @@ impl<'e> Coster<'e> {
         only(size.multiply(each))
     }
 
-    /// The size of a list's elements, if its path is known.
+    /// Returns the size of a list's elements, if its path is known.
     fn element(&self, list: &Argument<'e>) -> Range {
         let mut path = list.path.clone();
         if !path.is_empty() {
@@ -268,7 +268,7 @@ impl<'e> Coster<'e> {
     }
 }
 
-/// Equality of values of libraries; none for all others.
+/// Estimates the equality of values of libraries; `None` for other values.
 fn same(of: &Type) -> Option<CallCost> {
     match of {
         Type::Opaque(name, _) if matches!(&**name, "net.IP" | "net.CIDR") => {
@@ -291,7 +291,7 @@ fn same(of: &Type) -> Option<CallCost> {
     }
 }
 
-/// The size of a string after replacements.
+/// Estimates the size of a string after replacements.
 fn replaced(text: Range, old: Range, new: Range) -> Range {
     let ratio = |size: u64, by: u64| crate::runtime_cost::ceil(size as f64 / by as f64);
     let (mut count, mut kept) = (Range::fixed(0), Range::fixed(0));

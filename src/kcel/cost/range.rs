@@ -1,6 +1,6 @@
 //! Ranges of sizes and costs.
 
-/// From and to; both ends stop at the largest number.
+/// A minimum and a maximum; arithmetic saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub min: u64,
@@ -20,13 +20,13 @@ impl Range {
         Range { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
-    /// Times a factor, rounded up.
+    /// Multiplies by a factor, rounded up.
     pub(crate) fn scale(self, factor: f64) -> Range {
         let scaled = |value: u64| crate::runtime_cost::ceil(value as f64 * factor);
         Range { min: scaled(self.min), max: scaled(self.max) }
     }
 
-    /// The range that has both in it.
+    /// Returns the smallest range that contains both.
     pub(crate) fn union(self, other: Range) -> Range {
         Range { min: self.min.min(other.min), max: self.max.max(other.max) }
     }

@@ -1,4 +1,4 @@
-//! `format` of strings, as version 2 of cel-go's extension.
+//! The function `format` of version 2 of cel-go's string extension.
 
 use crate::convert::{self, to_string};
 use crate::ops::VALUE_BYTES_MAX;
@@ -6,9 +6,9 @@ use crate::value::{Error, List, Map, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Digits behind the point if none are asked for.
+/// Default number of digits after the decimal point.
 const PRECISION: usize = 6;
-/// Digits that can be asked for.
+/// Maximum number of digits after the decimal point.
 const PRECISION_MAX: usize = 1000;
 
 const STRING: &str = "string clause can only be used on strings, bools, bytes, ints, doubles, maps, \
@@ -85,11 +85,11 @@ pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> 
     Ok(Value::text(out))
 }
 
-/// A clause that is wrong for the type of its argument: the argument, or none for the call as a
-/// whole, and what is wrong.
+/// An invalid format string or argument: the index of the argument, or `None` for the call as a
+/// whole, and the error text.
 pub(crate) struct Wrong(pub(crate) Option<usize>, pub(crate) String);
 
-/// Checks a pattern with the names of its arguments' types; `dyn` fits everywhere.
+/// Checks a format string with the types of its arguments; `dyn` fits every clause.
 pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wrong> {
     let mut rest = pattern;
     let mut at = 0;
@@ -139,7 +139,7 @@ pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wr
     Ok(())
 }
 
-/// Names of types that `%s` takes.
+/// Types that `%s` accepts.
 const SHOWN: &[&str] = &[
     "list",
     "map",
@@ -228,7 +228,7 @@ fn double(value: &Value<'_>, rule: &'static str) -> Result<f64> {
     }
 }
 
-/// What is no number is written in words and signs.
+/// Formats NaN and infinities.
 fn endless(value: f64) -> Option<String> {
     if value.is_nan() {
         return Some("NaN".into());
@@ -236,7 +236,7 @@ fn endless(value: f64) -> Option<String> {
     value.is_infinite().then(|| if value > 0.0 { "\u{221e}" } else { "-\u{221e}" }.to_owned())
 }
 
-/// In English: thousands have commas.
+/// Formats a number with English thousands separators.
 fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
     let value = double(value, FIXED)?;
     if let Some(text) = endless(value) {
@@ -261,7 +261,7 @@ fn scientific(value: &Value<'_>, digits: usize) -> Result<String> {
     if let Some(text) = endless(value) {
         return Ok(text);
     }
-    // Upstream takes what should be the precision for the width.
+    // Upstream uses the precision as the width.
     let text = format!("{value:.PRECISION$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Functions of Kubernetes' libraries.
+//! Functions of the Kubernetes libraries.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{exactly, text};
 use crate::formats;
-use crate::host::{Asked, Host, Kind, Quantity, Stage, Url, Version};
+use crate::host::{AuthorizerQuery, Host, Kind, Quantity, Stage, Url, Version};
 use crate::node::Call;
 use crate::value::{Error, Key, Map, Text, Value};
 
@@ -53,7 +53,7 @@ pub(super) fn call<'a>(call: &Call, args: &[Value<'a>]) -> Option<Result<Value<'
     })
 }
 
-/// `format.named(name)`, or one of the formats by its name.
+/// Evaluates `format.named(name)` or a function that returns a format.
 fn format<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     let of = |name: &str| formats::named(name).map(|format| host(Kind::Format(format)));
     match (name.trim_start_matches("format."), args) {
@@ -63,7 +63,7 @@ fn format<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-/// What is wrong with a text, if anything.
+/// Returns the errors of a text, if any.
 fn validate<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     let [format, value] = exactly::<2>(args)?;
     let Kind::Format(format) = kind(format)? else { return Err(Error::no_overload()) };
@@ -94,7 +94,7 @@ fn parse_ip(raw: &str) -> Result<IpAddr> {
     }
 }
 
-/// What Go's `netip.ParseAddr` says of the commonest faults.
+/// Returns the text of Go's `netip.ParseAddr` for the most common errors.
 fn ip_fault(raw: &str) -> String {
     let why = if raw.contains(':') {
         "unable to parse IP"
@@ -154,7 +154,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Go's meaning: private addresses are global too.
+/// As in Go, private addresses are global unicast, too.
 fn is_global(address: &IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     !(broadcast
@@ -195,7 +195,7 @@ fn parse_cidr(raw: &str) -> Result<(IpAddr, u8)> {
     }
 }
 
-/// The first bits of an address, the rest zero.
+/// Returns an address with all bits but the first ones set to zero.
 fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -231,7 +231,7 @@ fn network<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
         ("masked", None) => Ok(host(Kind::Cidr(masked(address, bits), bits))),
         ("prefixLength", None) => Ok(Value::Int(i64::from(bits))),
         ("containsIP", Some(other)) => {
-            // Upstream says only this of an address that it cannot read.
+            // Upstream has no more specific text for an invalid address.
             let other = match other {
                 Value::String(raw) => parse_ip(raw).map_err(|_| Error::no_overload())?,
                 other => match kind(other)? {
@@ -375,8 +375,8 @@ fn ask<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     let (Some(first), rest) = (args.first(), args.get(1..).unwrap_or_default()) else {
         return Err(Error::no_overload());
     };
-    let Kind::Asked(asked) = kind(first)? else { return Err(Error::no_overload()) };
-    let mut next = Asked::clone(asked);
+    let Kind::AuthorizerQuery(asked) = kind(first)? else { return Err(Error::no_overload()) };
+    let mut next = AuthorizerQuery::clone(asked);
     let words = rest.iter().map(text).collect::<Result<Vec<&str>>>()?;
     match (name, asked.stage, words.as_slice()) {
         ("serviceAccount", Stage::Authorizer, [namespace, account]) => {
@@ -418,7 +418,7 @@ fn ask<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
         }
         _ => return Err(Error::no_overload()),
     }
-    Ok(host(Kind::Asked(Arc::new(next))))
+    Ok(host(Kind::AuthorizerQuery(Arc::new(next))))
 }
 
 fn is_label(text: &str) -> bool {

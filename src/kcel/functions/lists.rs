@@ -11,7 +11,7 @@ use crate::value::{Error, List, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Numbers that `lists.range` makes at most.
+/// Maximum number of elements that `lists.range` creates.
 const RANGE_MAX: i64 = 1_000_000;
 
 pub(super) fn call<'a>(call: &Call, args: &[Value<'a>]) -> Option<Result<Value<'a>>> {
@@ -64,7 +64,7 @@ fn is_sorted<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
         if !ops::is_comparable(&item) {
             return Err(Error::no_overload());
         }
-        // An order that there is not counts as sorted, as upstream.
+        // As upstream, elements that cannot be compared count as sorted.
         if let Some(before) = &before
             && ops::order(before, &item) == Ok(Ordering::Greater)
         {
@@ -223,28 +223,28 @@ fn distinct<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::list(first.map(|(item, _)| item.clone()).collect()))
 }
 
-/// The distinct values so far, by what equal values have in common.
+/// The distinct values so far, grouped by a property that equal values share.
 #[derive(Default)]
 struct DistinctIndex<'v, 'a> {
     texts: HashSet<&'v str>,
-    /// By the bits of the number as a double, which numbers of different types share when they are
-    /// equal.
+    /// By the bits of the number as a double, which are the same for equal numbers of different
+    /// types.
     numbers: HashMap<u64, Vec<&'v Value<'a>>>,
-    /// What costs more to compare; the costs of the expression bound their number.
+    /// Values that are more expensive to compare; the cost of the expression limits their number.
     others: Vec<&'v Value<'a>>,
-    /// JSON of any type can equal a text or a number, too.
+    /// Undeclared JSON can equal a text or a number, too.
     all: Vec<&'v Value<'a>>,
 }
 
 impl<'v, 'a> DistinctIndex<'v, 'a> {
-    /// Adds a value; whether none before was equal to it.
+    /// Adds a value; returns whether it is distinct from all values so far.
     fn is_first(&mut self, item: &'v Value<'a>) -> bool {
         let is_known =
             |known: &[&Value<'a>]| known.iter().any(|k| matches!(ops::equal(item, k), Ok(true)));
         let number = match item {
             Value::Int(int) => Some(*int as f64),
             Value::Uint(uint) => Some(*uint as f64),
-            // Zero has two forms.
+            // Zero has two representations.
             Value::Double(double) => Some(*double + 0.0),
             _ => None,
         };

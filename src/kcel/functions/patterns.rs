@@ -1,6 +1,6 @@
-//! Regular expressions of Go (RE2) in the syntax of the crate that runs them.
+//! Translation of Go's regular expressions (RE2) to the syntax of the crate `regex`.
 
-/// Largest count of a repetition.
+/// Maximum count of a repetition.
 const REPEAT_MAX: u32 = 1000;
 
 /// An invalid pattern, with the text of Go's `syntax.Error`.
@@ -37,7 +37,7 @@ pub(super) fn translated(pattern: &str) -> Result<String, PatternError> {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
     let mut class = false;
-    // Where a class begins, `]` is an element.
+    // At the start of a class, `]` is an element.
     let mut first = false;
     while let Some(character) = rest.chars().next() {
         let after = rest.get(character.len_utf8()..).unwrap_or_default();
@@ -48,7 +48,7 @@ pub(super) fn translated(pattern: &str) -> Result<String, PatternError> {
                 continue;
             }
             '[' if class => {
-                // Named classes are the same.
+                // Named classes have the same syntax.
                 if let Some(end) = after.strip_prefix(':').and_then(|name| name.find(":]")) {
                     let length = end + 4;
                     out.push_str(rest.get(..length).unwrap_or_default());
@@ -93,7 +93,7 @@ pub(super) fn translated(pattern: &str) -> Result<String, PatternError> {
     Ok(out)
 }
 
-/// Writes what a backslash begins; the rest behind it.
+/// Translates an escape; returns the text after it.
 fn escaped<'p>(after: &'p str, class: bool, out: &mut String) -> &'p str {
     let Some(letter) = after.chars().next() else {
         out.push('\\');
@@ -122,7 +122,7 @@ fn escaped<'p>(after: &'p str, class: bool, out: &mut String) -> &'p str {
     rest
 }
 
-/// The largest count of `{n}`, `{n,}` or `{n,m}`; none if it is no repetition.
+/// Returns the maximum count of `{n}`, `{n,}` or `{n,m}`; `None` if the text is not a repetition.
 fn repetition(text: &str) -> Option<u32> {
     let inner = text.strip_prefix('{')?;
     let inner = inner.get(..inner.find('}')?)?;

@@ -1,4 +1,4 @@
-//! The standard functions, optionals, and the way to the libraries.
+//! The standard functions and optionals; dispatches other functions to the libraries.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::value::{Error, Map, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// The value of a function; none if it is not here nor in the libraries.
+/// Evaluates a function; `None` if neither this file nor the libraries have it.
 pub(super) fn call<'a>(call: &Call, args: Vec<Value<'a>>) -> Result<Option<Value<'a>>> {
     let name = call.function.as_str();
     if name == "_+_" {
@@ -191,7 +191,7 @@ fn part<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     found.map(Value::Int).ok_or_else(Error::no_overload)
 }
 
-/// Whether a value is the zero of its type.
+/// Whether a value is the zero value of its type.
 fn is_zero(value: &Value<'_>) -> bool {
     match value {
         Value::Null => true,
@@ -201,7 +201,7 @@ fn is_zero(value: &Value<'_>) -> bool {
         Value::Double(value) => *value == 0.0,
         Value::String(value) => value.is_empty(),
         Value::Bytes(value) => value.is_empty(),
-        // Go's zero is the first of January of year 1.
+        // Go's zero time is January 1 of year 1.
         Value::Timestamp(at) => at.seconds == -62_135_596_800 && at.nanos == 0,
         Value::List(list) => list.is_empty(),
         Value::Map(map) => map.is_empty(),
@@ -233,7 +233,7 @@ fn optional<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-/// A whole number that is none of the negative ones.
+/// Converts a non-negative whole number.
 pub(super) fn count(value: &Value<'_>) -> Result<Option<usize>> {
     Ok(usize::try_from(int(value)?).ok())
 }

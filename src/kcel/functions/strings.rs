@@ -7,7 +7,7 @@ use crate::value::{Error, Value};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Pieces that `split` and `findAll` make at most.
+/// Maximum number of pieces that `split` and `findAll` create.
 const PIECES_MAX: usize = 1 << 22;
 
 pub(super) fn call<'a>(call: &Call, args: &[Value<'a>]) -> Option<Result<Value<'a>>> {
@@ -30,7 +30,7 @@ pub(super) fn call<'a>(call: &Call, args: &[Value<'a>]) -> Option<Result<Value<'
     })
 }
 
-/// White space as Go's `unicode.IsSpace`.
+/// White space as in Go's `unicode.IsSpace`.
 fn is_space(c: char) -> bool {
     c.is_whitespace()
 }
@@ -131,7 +131,7 @@ fn split<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let pieces: Vec<Value<'a>> = match count {
         0 => Vec::new(),
-        // Go splits by nothing into characters.
+        // Go splits at an empty separator into characters.
         _ if separator.is_empty() => {
             let mut pieces = Vec::new();
             let mut rest = subject;
@@ -195,7 +195,7 @@ fn join<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::text(out))
 }
 
-/// In quotes, with escapes for what would end or break the line.
+/// Quotes a text and escapes control characters and quotes.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

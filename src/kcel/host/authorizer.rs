@@ -1,20 +1,20 @@
-//! Questions to the authorizer, built up call by call.
+//! Queries of the authorizer, which expressions build up call by call.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Who answers whether a user may do something. The answer must not need to be waited for.
+/// An authorizer of queries. It must decide without waiting.
 pub trait Authorize: Send + Sync {
-    /// Decides a check, for the user of the request or for the service account that it names.
+    /// Decides a check for the user of the request or for the service account of the check.
     fn authorize(&self, check: &Check) -> Decision;
 }
 
-/// What is asked.
+/// A check of the authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
-    /// Namespace and name of the service account that is asked for instead of the user.
+    /// Namespace and name of the service account, if the check is not for the user.
     pub service_account: Option<(String, String)>,
-    /// A path that is no resource.
+    /// A non-resource path.
     pub path: Option<String>,
     pub group: String,
     pub resource: String,
@@ -26,16 +26,16 @@ pub struct Check {
     pub verb: String,
 }
 
-/// The answer.
+/// The decision of the authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
     pub reason: String,
-    /// Why nobody could decide.
+    /// Error of the authorizers, if none of them could decide.
     pub error: Option<String>,
 }
 
-/// How far a question is.
+/// The methods that have been called so far, which determine the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Authorizer,
@@ -55,16 +55,19 @@ impl Stage {
     }
 }
 
-/// A question that is not finished.
+/// A query that the methods of `authorizer` build up to a check.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct AuthorizerQuery {
     pub(crate) by: Arc<dyn Authorize>,
     pub(crate) stage: Stage,
     pub(crate) check: Check,
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for AuthorizerQuery {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Asked").field("stage", &self.stage).field("check", &self.check).finish()
+        out.debug_struct("AuthorizerQuery")
+            .field("stage", &self.stage)
+            .field("check", &self.check)
+            .finish()
     }
 }

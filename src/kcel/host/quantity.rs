@@ -1,17 +1,18 @@
-//! Quantities as `1.5Gi`: what of upstream's `resource.Quantity` expressions can see.
+//! Quantities such as `1.5Gi`: the part of upstream's `resource.Quantity` that is visible to
+//! expressions.
 
 const FORMAT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const NUMERIC: &str = "unable to parse numeric part of quantity";
 const SUFFIX: &str = "unable to parse quantity's suffix";
-/// Digits that upstream's fast form holds.
+/// Number of digits of upstream's fast representation.
 const DIGITS_MAX: i64 = 18;
 
-/// An amount. Upstream keeps small ones as a number with a power of ten, all others as a decimal
-/// that is never an integer for expressions.
+/// A quantity. Upstream represents small ones as an integer with a power of ten, and all others as
+/// a decimal, which is never an integer for expressions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Quantity {
-    /// A value times ten to the power of a scale.
+    /// An integer times ten to the power of a scale.
     Small(i64, i32),
     /// Billionths.
     Decimal(i128),
@@ -45,7 +46,7 @@ impl Quantity {
             return Err(FORMAT);
         }
         let (binary, exponent) = exponent(suffix).ok_or(SUFFIX)?;
-        // A sign or a dot alone is no number; zeros that were stripped are one.
+        // A sign or a dot alone is invalid; stripped zeros are valid.
         if whole.is_empty() && fraction.is_empty() && !text.contains('0') {
             return Err(if text.bytes().any(|c| c.is_ascii_digit()) { FORMAT } else { NUMERIC });
         }
@@ -53,7 +54,7 @@ impl Quantity {
         build(negative, whole, fraction, binary, exponent)
     }
 
-    /// Billionths, as far as there are so many.
+    /// Returns the value in billionths, saturated.
     pub(crate) fn nanos(&self) -> i128 {
         match self {
             Quantity::Small(value, scale) => {
@@ -64,7 +65,7 @@ impl Quantity {
         }
     }
 
-    /// The value as an integer, if upstream's form holds one.
+    /// Returns the value as an integer, if upstream's representation holds one.
     pub(crate) fn integer(&self) -> Option<i64> {
         match self {
             Quantity::Small(value, 0) => Some(*value),
@@ -84,7 +85,7 @@ impl Quantity {
         }
     }
 
-    /// The sum, or with `minus` the difference.
+    /// Returns the sum, or with `minus` the difference.
     pub(crate) fn plus(self, other: Quantity, minus: bool) -> Quantity {
         let decimal = |a: Quantity, b: Quantity| {
             let b = if minus { -b.nanos() } else { b.nanos() };
@@ -114,7 +115,7 @@ impl Quantity {
     }
 }
 
-/// Whether a suffix counts in powers of two, and the power.
+/// Returns whether a suffix is a power of two, and the exponent.
 fn exponent(suffix: &str) -> Option<(bool, i32)> {
     Some(match suffix {
         "" => (false, 0),
@@ -136,7 +137,7 @@ fn exponent(suffix: &str) -> Option<(bool, i32)> {
         other => {
             let number = other.strip_prefix(['e', 'E'])?;
             let exponent: i32 = number.parse().ok()?;
-            // What is beyond this is zero or the largest amount in any case.
+            // Larger exponents yield zero or the largest quantity anyway.
             (false, exponent.clamp(-40, 40))
         }
     })
@@ -173,7 +174,7 @@ fn build(
     Ok(Quantity::Decimal(if negative { -nanos } else { nanos }))
 }
 
-/// Billionths of a number that is written out, rounded up.
+/// Parses a decimal number to billionths, rounded up.
 fn decimal(whole: &str, fraction: &str, binary: bool, exponent: i32) -> i128 {
     let digits = || whole.bytes().chain(fraction.bytes()).map(|c| i128::from(c - b'0'));
     let unscaled =

@@ -120,8 +120,8 @@ impl Version {
         Ok(Version { major, minor, patch, pre, build })
     }
 
-    /// Parses a version such as `v1.2`, too: removes a leading `v` and leading zeros, and adds missing
-    /// parts (`semver.ParseTolerant`).
+    /// Parses a version such as `v1.2`, too: removes a leading `v` and leading zeros, and adds
+    /// missing parts (`semver.ParseTolerant`).
     pub(crate) fn parse_lenient(text: &str) -> Result<Version, VersionError> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();

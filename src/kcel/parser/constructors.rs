@@ -1,12 +1,12 @@
-//! Lists, maps and objects that are written out.
+//! Parses list, map and object literals.
 
 use super::{ELEMENT, ENTRY, EXPRESSION, Node, Parse, Parser};
-use crate::ast::{Element, Entry, Expr, Field, Kind};
+use crate::ast::{Element, Expr, Field, Kind, MapEntry};
 use crate::lexer::Token;
 
 impl Parser<'_> {
-    /// The end of a list, a map or an object; only behind a last comma it is thought to be there
-    /// when the text ends.
+    /// Parses the end of a list, a map or an object. A missing end is only inserted after a
+    /// trailing comma at the end of the text.
     fn end(&mut self, mark: &'static str, expected: &str) -> Parse<()> {
         if *self.peek(0) == Token::End {
             if expected == format!("'{mark}'") {
@@ -18,7 +18,7 @@ impl Parser<'_> {
         self.expect_among(mark, expected).map(|_| ())
     }
 
-    /// Whether a token begins a further element; otherwise the comma before it was the last.
+    /// Whether a token begins another element; otherwise the comma before it is a trailing comma.
     fn goes_on(&self, ahead: usize) -> bool {
         self.begins(ahead) || matches!(self.peek(ahead), Token::Mark("?"))
     }
@@ -46,7 +46,7 @@ impl Parser<'_> {
         let (mut entries, mut depth) = (Vec::new(), 0);
         while !(self.is("}") || self.is(",") && entries.is_empty()) {
             let optional = self.take("?");
-            // The entry's number comes before those of its key, its place is the colon.
+            // The id of the entry precedes those of its key; its position is the colon.
             let entry = self.id(0);
             let key = self.expr_among(if optional { EXPRESSION } else { ENTRY })?;
             let colon = self.expect(":")?;
@@ -55,7 +55,7 @@ impl Parser<'_> {
             }
             let value = self.expr_among(EXPRESSION)?;
             depth = depth.max(key.depth).max(value.depth);
-            entries.push(Entry { id: entry, key: key.expr, value: value.expr, optional });
+            entries.push(MapEntry { id: entry, key: key.expr, value: value.expr, optional });
             if !self.is(",") || !self.goes_on(1) {
                 break;
             }
@@ -66,7 +66,7 @@ impl Parser<'_> {
         Ok(Node { expr: Expr { id, kind: Kind::Map { entries } }, depth })
     }
 
-    /// `a.b.C{field: value}`, if that is what stands here.
+    /// Parses `a.b.C{field: value}`, if it begins here.
     pub(super) fn object(&mut self, dot: &str) -> Parse<Option<Node>> {
         let mut ahead = 1;
         while *self.peek(ahead) == Token::Mark(".") && *self.peek(ahead + 1) == Token::Ident {

@@ -1,11 +1,11 @@
-//! Literals: numbers and the escapes of strings.
+//! Parses literals: numbers, and strings with their escapes.
 
 use super::Parser;
 use crate::ast::{Expr, Kind, Literal};
 use crate::lexer::Token;
 
 impl Parser<'_> {
-    /// The literal that begins here, if one does.
+    /// Parses a literal, if one begins here.
     pub(super) fn literal(&mut self, begin: usize) -> Option<Expr> {
         let negative = self.is("-");
         let token = self.peek(usize::from(negative)).clone();
@@ -63,8 +63,8 @@ fn double(text: &str, negative: bool) -> Option<Literal> {
 
 const BAD: &str = "unable to unescape string";
 
-/// The content of a quoted literal. In bytes, `\x` and octal escapes are single bytes, elsewhere
-/// code points.
+/// Decodes the content of a quoted literal. In bytes, `\x` and octal escapes are single bytes, in
+/// strings code points.
 fn unescape(text: &str, bytes: bool) -> Result<Vec<u8>, &'static str> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let (text, raw) = match text.strip_prefix(['r', 'R']) {

@@ -1,16 +1,16 @@
-//! Calls that are macros: what `has`, `all`, `map` and the like become.
+//! Expansion of macros such as `has`, `all` and `map`.
 
 use super::Parser;
-use crate::ast::{Comprehension, Element, Entry, Expr, Field, Id, Kind, Literal};
+use crate::ast::{Comprehension, Element, Expr, Field, Id, Kind, Literal, MapEntry};
 
-/// The variable in which loops collect. It can be written by users, and macros refuse it as the
-/// name of their variable.
+/// The accumulator variable of loops. Users can write its name, but macros reject it as the name of
+/// their variable.
 pub(crate) const ACCUMULATOR: &str = "__result__";
-/// The name of a loop's variable that nothing reads.
+/// Name of a loop variable that is not read.
 const UNUSED: &str = "#unused";
 const OVERWRITES: &str = "iteration variable overwrites accumulator variable";
 
-/// A macro whose arguments are wrong: the node and what is wrong with it.
+/// An invalid macro call: the node, and the error text.
 struct Wrong(Id, String);
 
 type Expanded = Result<Expr, Wrong>;
@@ -103,7 +103,8 @@ impl Parser<'_> {
         self.node(like, Kind::List { elements })
     }
 
-    /// One or two variables, both simple names, different, and not the accumulator's.
+    /// Checks one or two variables: simple names that differ from each other and from the
+    /// accumulator.
     fn variables(args: &[Expr], count: usize, message: &str) -> Result<Vec<String>, Wrong> {
         let mut names: Vec<(Id, String)> = Vec::new();
         for arg in args.iter().take(count) {
@@ -226,7 +227,8 @@ impl Parser<'_> {
         Ok(self.fold(id, target, names, [init, condition, step, result]))
     }
 
-    /// A name for the value of an expression: a loop over nothing whose result is `body`.
+    /// Binds a name to the value of an expression: a loop over an empty list whose result is
+    /// `body`.
     fn bind(&mut self, id: Id, name: String, value: Expr, body: Expr) -> Expr {
         let range = self.list_of(id, Vec::new());
         let condition = self.constant(id, Literal::Bool(false));
@@ -301,7 +303,7 @@ impl Parser<'_> {
         Ok(self.bind(id, bound.into(), target, sorted))
     }
 
-    /// The same tree with numbers of its own.
+    /// Copies a tree with new ids.
     fn copy(&mut self, id: Id, expr: &Expr) -> Expr {
         let number = self.id_like(expr.id);
         let kind = match &expr.kind {
@@ -325,7 +327,7 @@ impl Parser<'_> {
             Kind::Map { entries } => Kind::Map {
                 entries: entries
                     .iter()
-                    .map(|e| Entry {
+                    .map(|e| MapEntry {
                         id: self.id_like(id),
                         key: self.copy(id, &e.key),
                         value: self.copy(id, &e.value),

@@ -1,9 +1,9 @@
-//! Expressions (CEL) of webhooks and policies as they are written.
+//! Checks the CEL expressions of webhooks and policies.
 
 use crate::expressions::{Compiler, Fault, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 
-/// An expression that must be there, `missing` says why, and must compile.
+/// Checks that an expression is set and compiles; `missing` is the text of an empty one.
 pub(super) fn required(
     compiler: &Compiler,
     (text, missing): (&str, &str),
@@ -16,35 +16,12 @@ pub(super) fn required(
     outcome(compiler.compile(text, uses, yields), text, field)
 }
 
-/// The error of an expression that does not compile; `shown` stands in it.
+/// Returns the error of an expression that does not compile; `shown` is the value in the error.
 pub(super) fn outcome<T>(compiled: Result<T, Fault>, shown: &str, field: &Path) -> ErrorList {
     compiled.err().map(|fault| fault.at(field, shown)).into_iter().collect()
 }
 
-/// A name that expressions can use.
+/// Whether expressions can use a name as an identifier.
 pub(super) fn is_identifier(name: &str) -> bool {
-    const RESERVED: [&str; 19] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-    ];
-    crate::validation::names::c_identifier(name).is_empty()
-        && !RESERVED.contains(&name)
-        && !matches!(name, "void" | "while")
+    crate::validation::names::c_identifier(name).is_empty() && !kcel::is_reserved(name)
 }

@@ -25,8 +25,8 @@ fn same(a: &Taint, b: &Taint) -> bool {
     (&a.key, &a.effect) == (&b.key, &b.effect)
 }
 
-/// The node's taints as flags ask, with the text to note as applied; `None` when that is done. What
-/// flags said before and no longer say goes, unless somebody gave it another value.
+/// The node's taints as the flags require, with the text to record as applied; `None` if they are
+/// applied already. Taints that flags no longer set are removed, unless their value was changed.
 pub(super) fn taints(node: &Node, now: Timestamp) -> Option<(Vec<Taint>, String)> {
     let note = |name: &str| node.metadata.annotations.as_ref()?.get(name);
     let wanted = note(WANTED)?;

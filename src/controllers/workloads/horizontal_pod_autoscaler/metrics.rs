@@ -19,8 +19,8 @@ use super::target::{self, DiscoveryError, ResourcePath};
 
 /// Window, in seconds, of a metric without `windowSeconds`.
 const DEFAULT_WINDOW: i64 = 60;
-/// Time limit of a request for metrics: two sync periods, so that a server that hangs does not block
-/// a worker forever.
+/// Time limit of a request for metrics: two sync periods, so that a server that hangs does not
+/// block a worker forever.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Reads metrics under the autoscaler's account.

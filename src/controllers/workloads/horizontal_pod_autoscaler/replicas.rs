@@ -1,5 +1,5 @@
-//! The number of replicas for a measured usage, without I/O: upstream's `podautoscaler.ReplicaCalculator`
-//! and `metrics.utilization`.
+//! The number of replicas for a measured usage, without I/O: upstream's
+//! `podautoscaler.ReplicaCalculator` and `metrics.utilization`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

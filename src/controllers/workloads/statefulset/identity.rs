@@ -120,8 +120,8 @@ pub(super) fn revision_of(pod: &Pod) -> &str {
     labels.and_then(|l| l.get(REVISION_LABEL)).map_or("", String::as_str)
 }
 
-/// The owner references that the retention policy wants on a pod's claim; `None` when they are so,
-/// or when somebody else controls the claim.
+/// The owner references that the retention policy requires on a pod's claim; `None` if they are set
+/// already, or if another controller owns the claim.
 pub(super) fn claim_owners(
     claim: &PersistentVolumeClaim,
     set: &StatefulSet,

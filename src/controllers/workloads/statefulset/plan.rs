@@ -16,7 +16,7 @@ pub(super) enum Step {
     /// Make the claims that a pending pod misses.
     Claims(Pod),
     /// Give the pod its labels and its claims their owners.
-    Mend(Pod),
+    Repair(Pod),
     /// Delete a finished pod (made again later) or one that is scaled away.
     Delete(Pod),
     /// Delete a pod of another revision.
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
                 return steps;
             }
         }
-        steps.extend(self.condemned.iter().cloned().map(Step::Mend));
+        steps.extend(self.condemned.iter().cloned().map(Step::Repair));
         let first_bad = self.condemned.iter().rev().find(|p| self.is_unavailable(Some(p)));
         for pod in &self.condemned {
             let bad = !is_running_and_ready(pod) || !self.is_available(pod);
@@ -144,7 +144,7 @@ impl<'a> View<'a> {
             return true;
         }
         if missing_labels(pod).is_some() || self.set.spec.volume_claim_templates.is_some() {
-            steps.push(Step::Mend(pod.clone()));
+            steps.push(Step::Repair(pod.clone()));
         }
         false
     }
@@ -263,7 +263,7 @@ mod tests {
         let told = view.steps().into_iter().map(|step| match step {
             Step::Create(ordinal) => format!("create {ordinal}"),
             Step::Claims(pod) => format!("claims {}", name(&pod)),
-            Step::Mend(pod) => format!("mend {}", name(&pod)),
+            Step::Repair(pod) => format!("repair {}", name(&pod)),
             Step::Delete(pod) => format!("delete {}", name(&pod)),
             Step::Update(pod) => format!("update {}", name(&pod)),
         });
@@ -283,7 +283,7 @@ mod tests {
                 &small,
                 vec![pod(0, "Running", "b"), pod(1, "Running", "b"), pod(2, "Running", "b")]
             ),
-            ["mend s-2", "mend s-1", "delete s-2"]
+            ["repair s-2", "repair s-1", "delete s-2"]
         );
         assert!(
             !steps(
