@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use api::object::BadObject;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,17 +14,6 @@ use crate::registry::lookup::Lookup;
 use crate::request::user::User;
 
 const GROUP: &str = "system:bootstrappers";
-
-/// A bootstrap token cannot be checked.
-#[derive(Debug, thiserror::Error)]
-pub enum BootstrapTokenError {
-    /// The Secret cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The Secret cannot be decoded.
-    #[error(transparent)]
-    Decode(#[from] BadObject),
-}
 
 /// Reads the tokens from the watch cache, so that deleting the Secret revokes the token at once.
 pub struct BootstrapTokens(Arc<dyn Lookup>);
@@ -95,10 +83,10 @@ impl TokenAuthenticator for BootstrapTokens {
         let found = self.0.get(&lookup::SECRETS, "kube-system", &name).await;
         let found = found.map_err(|status| {
             let (object, status) = (format!("secret {name}"), Box::new(status));
-            BootstrapTokenError::Read(ReadError { object, status })
+            TokenError::new(ReadError { object, status })
         })?;
         let Some(object) = found else { return Ok(None) };
-        let secret = object.value().map_err(BootstrapTokenError::Decode)?;
+        let secret = object.value().map_err(TokenError::new)?;
         let usable = secret.pointer("/metadata/deletionTimestamp").is_none()
             && secret.get("type").and_then(Value::as_str) == Some("bootstrap.kubernetes.io/token")
             && same(&data(&secret, "token-secret"), token_secret.as_bytes())

@@ -1,37 +1,27 @@
-//! Why a token is rejected: one error over all kinds of tokens, and the parts that several kinds
+//! Why a token is rejected: the error of all authenticators, and the parts that several of them
 //! share.
 
 use api::Status;
 
-use super::bootstrap_token::BootstrapTokenError;
-use super::jwt::IssuerTokenError;
-use super::secret_token::SecretTokenError;
-use super::service_account::AccountTokenError;
-use super::token_webhook::TokenWebhookError;
 use crate::authz::rule::go_list;
 
 /// A token is rejected. The messages are upstream's; they are for logs and TokenReview, never for
 /// the bearer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// A token of a service account.
+    /// The error of the authenticator for tokens of this kind.
     #[error(transparent)]
-    Account(#[from] AccountTokenError),
-    /// A token in a Secret of a service account.
-    #[error(transparent)]
-    Secret(#[from] SecretTokenError),
-    /// A bootstrap token.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapTokenError),
-    /// A token of an OpenID issuer.
-    #[error(transparent)]
-    Issuer(#[from] IssuerTokenError),
-    /// A token that the webhook rejects or cannot check.
-    #[error(transparent)]
-    Webhook(#[from] TokenWebhookError),
+    Rejected(Box<dyn std::error::Error + Send + Sync>),
     /// Several authenticators reject the token.
     #[error("[{}]", joined(.0))]
     Several(Vec<TokenError>),
+}
+
+impl TokenError {
+    /// Wraps the error of an authenticator.
+    pub fn new(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Rejected(Box::new(cause))
+    }
 }
 
 fn joined(errors: &[TokenError]) -> String {

@@ -36,11 +36,7 @@ use remote::{KeySet, VerificationError};
 
 /// A token of an OpenID issuer is rejected. The messages are upstream's.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct IssuerTokenError(#[from] IssuerTokenCause);
-
-#[derive(Debug, thiserror::Error)]
-enum IssuerTokenCause {
+enum IssuerTokenError {
     #[error("oidc: authenticator not initialized")]
     NotInitialized,
     #[error("oidc: verify token: {0}")]
@@ -64,24 +60,24 @@ struct Authenticator {
 
 impl Authenticator {
     /// `None` if the token names another issuer.
-    async fn authenticate(&self, token: &str) -> Result<Option<User>, IssuerTokenCause> {
+    async fn authenticate(&self, token: &str) -> Result<Option<User>, IssuerTokenError> {
         let issuer = &self.jwt.issuer;
         let Some(token) = Token::of(token).filter(|token| token.issuer() == Some(&issuer.url))
         else {
             return Ok(None);
         };
         if !self.keys.is_ready() {
-            return Err(IssuerTokenCause::NotInitialized);
+            return Err(IssuerTokenError::NotInitialized);
         }
-        token.check_algorithm(&self.algorithms).map_err(IssuerTokenCause::Token)?;
-        self.keys.verify(&token).await.map_err(IssuerTokenCause::Signature)?;
+        token.check_algorithm(&self.algorithms).map_err(IssuerTokenError::Token)?;
+        self.keys.verify(&token).await.map_err(IssuerTokenError::Signature)?;
         let now = base::clock::unix_time();
-        token.check_claims(&issuer.audiences, now).map_err(IssuerTokenCause::Token)?;
+        token.check_claims(&issuer.audiences, now).map_err(IssuerTokenError::Token)?;
         let mapped =
             crate::admission::expressions::cel_authorizer::on_stack(self.mapper.depth(), || {
                 claims::user(&self.jwt, &self.mapper, &token.claims)
             });
-        let user = mapped.map_err(|status| IssuerTokenCause::NoStack(Box::new(status)))?;
+        let user = mapped.map_err(|status| IssuerTokenError::NoStack(Box::new(status)))?;
         Ok(Some(user?))
     }
 }
@@ -208,7 +204,7 @@ impl TokenAuthenticator for Issuers {
                 let result = if found.is_ok() { "success" } else { "failure" };
                 LATENCY.took(&[&issuer, result], begun.elapsed());
             }
-            if let Some(user) = found.map_err(IssuerTokenError)? {
+            if let Some(user) = found.map_err(TokenError::new)? {
                 return Ok(Some(TokenIdentity { user, audiences: ours }));
             }
         }

@@ -269,7 +269,7 @@ impl TokenAuthenticator for SecretTokens {
         token: &str,
         audiences: &[String],
     ) -> Result<Option<TokenIdentity>, TokenError> {
-        Ok(self.authenticate(token, audiences).await?)
+        self.authenticate(token, audiences).await.map_err(TokenError::new)
     }
 }
 

@@ -337,7 +337,7 @@ impl TokenAuthenticator for ServiceAccounts {
         token: &str,
         audiences: &[String],
     ) -> Result<Option<TokenIdentity>, TokenError> {
-        Ok(self.authenticate(token, audiences).await?)
+        self.authenticate(token, audiences).await.map_err(TokenError::new)
     }
 }
 

@@ -65,11 +65,7 @@ pub(crate) struct TokenWebhook {
 
 /// The webhook rejects a token, or cannot check it.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct TokenWebhookError(#[from] TokenWebhookCause);
-
-#[derive(Debug, thiserror::Error)]
-enum TokenWebhookCause {
+enum TokenWebhookError {
     /// The webhook rejects the token with this message.
     #[error("{0}")]
     Rejected(String),
@@ -169,7 +165,7 @@ impl TokenWebhook {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Answer, TokenWebhookCause> {
+    ) -> Result<Answer, TokenWebhookError> {
         let mut spec = json!({"token": token});
         if !audiences.is_empty() {
             api::value::set(&mut spec, "audiences", audiences);
@@ -193,7 +189,7 @@ impl TokenWebhook {
             }
         };
         let url = self.webhook.endpoint.url();
-        let error = TokenWebhookCause::Post { url, source: error };
+        let error = TokenWebhookError::Post { url, source: error };
         let what = format!("the token webhook gives no answer: {error}");
         self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
         Err(error)
@@ -204,12 +200,12 @@ impl TokenWebhook {
         response: &[u8],
         version: &str,
         audiences: &[String],
-    ) -> Result<Answer, TokenWebhookCause> {
+    ) -> Result<Answer, TokenWebhookError> {
         let review: Value =
-            serde_json::from_slice(response).map_err(|e| TokenWebhookCause::Response(e.into()))?;
+            serde_json::from_slice(response).map_err(|e| TokenWebhookError::Response(e.into()))?;
         if str_at(&review, "kind") != "TokenReview" || str_at(&review, "apiVersion") != version {
             let error = ReviewError::Kind { version: version.to_owned() };
-            return Err(TokenWebhookCause::Response(error));
+            return Err(TokenWebhookError::Response(error));
         }
         let status = get(&review, "status");
         let mut shared = Vec::new();
@@ -231,7 +227,7 @@ impl TokenWebhook {
         if !bool_at(status, "authenticated") {
             return match str_at(status, "error") {
                 "" => Ok(None),
-                error => Err(TokenWebhookCause::Rejected(error.to_owned())),
+                error => Err(TokenWebhookError::Rejected(error.to_owned())),
             };
         }
         let user = get(status, "user");
@@ -280,7 +276,7 @@ impl TokenAuthenticator for TokenWebhook {
         metrics::fetching(1.0);
         let call = async {
             let permit = self.calls.acquire().await;
-            let _permit = permit.map_err(|_| TokenWebhookCause::Closed)?;
+            let _permit = permit.map_err(|_| TokenWebhookError::Closed)?;
             // A concurrent request may have resolved the same token meanwhile.
             if let Some(answer) = self.cached(&digest) {
                 return Ok(answer);
@@ -290,11 +286,11 @@ impl TokenAuthenticator for TokenWebhook {
             Ok(answer)
         };
         let answer = tokio::time::timeout(LOOKUP_MAX, call).await;
-        let answer = answer.map_err(|_| TokenWebhookCause::Deadline);
+        let answer = answer.map_err(|_| TokenWebhookError::Deadline);
         metrics::fetching(-1.0);
         let answer = answer.and_then(|answer| answer);
         metrics::token(false, answer.is_ok(), begun);
-        Ok(answer.map_err(TokenWebhookError)?)
+        answer.map_err(TokenError::new)
     }
 }
 
@@ -311,7 +307,7 @@ mod tests {
         TokenWebhook::new(webhook, vec!["api".into()], &Tasks::new(base::Shutdown::new()))
     }
 
-    fn read(status: &Value, audiences: &[&str]) -> Result<Answer, TokenWebhookCause> {
+    fn read(status: &Value, audiences: &[&str]) -> Result<Answer, TokenWebhookError> {
         let version = "authentication.k8s.io/v1";
         let review = json!({"kind": "TokenReview", "apiVersion": version, "status": status});
         let audiences: Vec<String> = audiences.iter().map(|a| (*a).to_owned()).collect();

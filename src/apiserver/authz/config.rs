@@ -204,8 +204,8 @@ impl AuthorizationConfig {
         flags::FLAGS.contains(&name)
     }
 
-    /// Parses flags in the form `NAME=VALUE`, for all of which [`AuthorizationConfig::is_flag`] must be true, and
-    /// the files that they name.
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`AuthorizationConfig::is_flag`]
+    /// must be true, and the files that they name.
     ///
     /// # Errors
     /// The flag, file and field of the error, with the fix.

@@ -24,8 +24,8 @@ use crate::webhook::kubeconfig::WebhookEndpoint;
 #[error("authorization webhook: {0}; correct the file and start again")]
 pub struct CheckError(#[source] WebhookCheckError);
 
-/// A changed file does not satisfy the restrictions on reloads. The messages are those of upstream's
-/// `reload.go`.
+/// A changed file does not satisfy the restrictions on reloads. The messages are those of
+/// upstream's `reload.go`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum RestrictionError {
     #[error("missing required types: [{}]", .0.join(" "))]

@@ -145,8 +145,8 @@ impl EncryptionConfig {
         [FILE_FLAG, RELOAD_FLAG].contains(&name)
     }
 
-    /// Parses flags in the form `NAME=VALUE`, for all of which [`EncryptionConfig::is_flag`] must be true, and
-    /// the file. `None` if they name no file.
+    /// Parses flags in the form `NAME=VALUE`, for all of which [`EncryptionConfig::is_flag`] must
+    /// be true, and the file. `None` if they name no file.
     ///
     /// # Errors
     /// If a flag or the file is invalid.

@@ -71,7 +71,7 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
     /// Checks the health of the transformer.
     ///
     /// # Errors
-    /// If it is not healthy.
+    /// The reason when it is not healthy.
     async fn check(&self) -> Result<(), TransformError> {
         Ok(())
     }

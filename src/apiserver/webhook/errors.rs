@@ -10,7 +10,8 @@ use api::status::{Cause, Details};
 use rustls::CertificateError;
 use rustls::pki_types::InvalidDnsNameError;
 
-/// The maximum length of a webhook's text in an error (client-go's `maxUnstructuredResponseTextBytes`).
+/// The maximum length of a webhook's text in an error (client-go's
+/// `maxUnstructuredResponseTextBytes`).
 const RESPONSE_TEXT_MAX: usize = 2048;
 
 /// The error of a webhook call. Any of them may be transient; the client does not retry.
@@ -172,7 +173,7 @@ pub enum TransportError {
     #[error("no address")]
     NoAddress,
     /// The connection failed.
-    #[error("{}", dial(.address, .source))]
+    #[error("{}", dial_message(.address, .source))]
     Dial {
         /// `host:port` or `ip:port`.
         address: String,
@@ -203,7 +204,7 @@ pub enum TransportError {
         reason: String,
     },
     /// The TLS handshake failed.
-    #[error("{}", handshake_text(.host, .source))]
+    #[error("{}", handshake_message(.host, .source))]
     Handshake {
         /// The name that the certificate must be valid for.
         host: String,
@@ -233,14 +234,7 @@ impl TransportError {
 
     /// A failed TLS handshake with `host`; counts certificates without subject alternative names.
     pub(crate) fn handshake(host: &str, source: io::Error) -> Self {
-        if let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-            presented,
-            ..
-        })) = tls_error(&source)
-            && presented.is_empty()
-        {
-            crate::metrics::requests::NAMELESS.inc(&[]);
-        }
+        count_nameless_certificate(&source);
         Self::Handshake { host: host.to_owned(), source }
     }
 
@@ -272,7 +266,7 @@ pub(crate) fn go_duration(duration: Duration) -> String {
 }
 
 /// The message for a failure to dial `address` (`ip:port`).
-fn dial(address: &str, error: &io::Error) -> String {
+fn dial_message(address: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             format!("dial tcp {address}: connect: connection refused")
@@ -283,6 +277,29 @@ fn dial(address: &str, error: &io::Error) -> String {
         }
         io::ErrorKind::TimedOut => format!("dial tcp {address}: i/o timeout"),
         _ => format!("dial tcp {address}: {error}"),
+    }
+}
+
+/// The message for a failure to dial `address`.
+pub(crate) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
+    dial_message(&address.to_string(), error)
+}
+
+/// The message for a failed TLS handshake with `host`; counts certificates without subject
+/// alternative names.
+pub(crate) fn handshake_text(host: &str, error: &io::Error) -> String {
+    count_nameless_certificate(error);
+    handshake_message(host, error)
+}
+
+fn count_nameless_certificate(error: &io::Error) {
+    if let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+        presented,
+        ..
+    })) = tls_error(error)
+        && presented.is_empty()
+    {
+        crate::metrics::requests::NAMELESS.inc(&[]);
     }
 }
 
@@ -301,7 +318,7 @@ fn exchange_text(error: &hyper::Error) -> String {
 }
 
 /// The message for a failed TLS handshake with `host`.
-fn handshake_text(host: &str, error: &io::Error) -> String {
+fn handshake_message(host: &str, error: &io::Error) -> String {
     let Some(inner) = tls_error(error) else {
         return match error.kind() {
             io::ErrorKind::UnexpectedEof => "EOF".to_owned(),

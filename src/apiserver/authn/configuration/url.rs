@@ -100,3 +100,33 @@ fn bad_escape(text: &str) -> Option<&str> {
     let rest = text.get(at..)?;
     Some(rest.char_indices().nth(3).and_then(|(end, _)| rest.get(..end)).unwrap_or(rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages of Go's `net/url` (`url.go`, `url_test.go`).
+    #[test]
+    fn urls_that_go_rejects_are_errors() {
+        let error = |text: &str| parse(text).unwrap_err().to_string();
+        for (text, problem) in [
+            ("https://a\u{7f}", r#""https://a\x7f": net/url: invalid control character in URL"#),
+            (":a", r#"":a": missing protocol scheme"#),
+            ("1a://b", r#""1a://b": first path segment in URL cannot contain colon"#),
+            ("https://[::1", r#""https://[::1": missing ']' in host"#),
+            ("https://[::1]:x", r#""https://[::1]:x": invalid port ":x" after host"#),
+            ("https://a b", r#""https://a b": invalid character " " in host name"#),
+            ("https://a/%zz", r#""https://a/%zz": invalid URL escape "%zz""#),
+            ("https://a/%4", r#""https://a/%4": invalid URL escape "%4""#),
+        ] {
+            assert_eq!(error(text), format!("parse {problem}"));
+        }
+    }
+
+    #[test]
+    fn urls_are_split_like_in_go() {
+        let parts = parse("HTTPS://jane:secret@a:1/b?c#d").unwrap();
+        let want = Parts { scheme: "https".into(), has_user: true, query: "c", fragment: "d" };
+        assert_eq!(parts, want);
+    }
+}

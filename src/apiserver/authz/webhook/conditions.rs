@@ -114,8 +114,8 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// Whether all are true for the spec of a review ([`super::review::condition_input`]); one that is false
-    /// takes precedence over errors of others.
+    /// Whether all are true for the spec of a review ([`super::review::condition_input`]); one that
+    /// is false takes precedence over errors of others.
     ///
     /// # Errors
     /// If conditions cannot be evaluated.
