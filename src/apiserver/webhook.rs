@@ -21,4 +21,4 @@ pub use errors::{CallError, ConfigError, ResolveError, ResponseError, TransportE
 pub use reach::{Callout, Reach, Services};
 
 pub(crate) use client::answer;
-pub(crate) use errors::{dial_text, go_duration, handshake_text};
+pub(crate) use errors::go_duration;

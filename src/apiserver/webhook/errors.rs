@@ -280,18 +280,6 @@ fn dial_message(address: &str, error: &io::Error) -> String {
     }
 }
 
-/// The message for a failure to dial `address`.
-pub(crate) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
-    dial_message(&address.to_string(), error)
-}
-
-/// The message for a failed TLS handshake with `host`; counts certificates without subject
-/// alternative names.
-pub(crate) fn handshake_text(host: &str, error: &io::Error) -> String {
-    count_nameless_certificate(error);
-    handshake_message(host, error)
-}
-
 fn count_nameless_certificate(error: &io::Error) {
     if let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
         presented,
