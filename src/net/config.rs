@@ -16,10 +16,10 @@ pub struct Config {
     pub node_name: String,
     /// The settings of the cluster, with this node's own backend where its flags name one.
     pub cluster: ClusterSettings,
-    /// Addresses of this node, preferred family first; changes are told here.
+    /// Addresses of this node, preferred family first; changes are sent here.
     pub addresses: watch::Sender<Vec<IpAddr>>,
     /// Pods of this node, `namespace/name`, that Services leave out, whatever their endpoints say;
-    /// changes are told here.
+    /// changes are sent here.
     pub left_out: watch::Sender<BTreeSet<String>>,
     /// The addresses stay as they are; without it they follow the machine's links.
     pub addresses_held: bool,

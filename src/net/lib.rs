@@ -22,6 +22,6 @@ mod traffic_tests;
 
 pub use cni::{cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
-pub use overlay::check_support;
+pub use overlay::{WireGuardError, check_support};
 pub use policy::model::trimmed as trimmed_pod;
 pub use run::run;

@@ -17,6 +17,8 @@ mod run_tests;
 mod traffic_tests;
 pub(crate) mod wireguard;
 
+pub use wireguard::WireGuardError;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,7 +36,7 @@ use crate::netlink::monitor::{KernelChange, Monitor, Notification};
 use engine::{Engine, Outcome, View};
 use peer::Peer;
 use plan::Problem;
-use probe::{Finding, Prober, Target, Told};
+use probe::{Finding, Prober, Report, Target};
 use settings::addr::{Cidr, Family};
 
 /// Changes that come within this time are applied together.
@@ -42,12 +44,12 @@ const GATHER: Duration = Duration::from_millis(50);
 
 /// The nodes as they were last seen.
 #[derive(Debug, Default)]
-struct Seen {
+struct PeerCache {
     peers: Mutex<BTreeMap<Arc<str>, Peer>>,
     wake: Notify,
 }
 
-impl Seen {
+impl PeerCache {
     fn note(&self, change: &Change, own: &str, annotations: &announce::OwnSender) {
         let node = change.object();
         let is_own = *node.key.name == *own;
@@ -82,9 +84,9 @@ impl Seen {
 pub(crate) struct Overlay {
     config: Config,
     nodes: Informer<Node>,
-    seen: Arc<Seen>,
+    seen: Arc<PeerCache>,
     blocks: watch::Receiver<Vec<Cidr>>,
-    wanted: announce::WantedSender,
+    wanted: announce::DesiredSender,
     events: EventRecorder,
     told: BTreeSet<Problem>,
     board: Problems,
@@ -106,7 +108,7 @@ pub(crate) fn start(
 ) -> Result<(), Error> {
     let engine = Engine::open(config)?;
     let monitor = Monitor::open().map_err(Error::io("cannot listen to the kernel's links"))?;
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(PeerCache::default());
     let (own, own_seen) = watch::channel(None);
     let (note, name) = (Arc::clone(&seen), config.node_name.clone());
     nodes.on_change(move |change| note.note(change, &name, &own));
@@ -153,7 +155,7 @@ impl Overlay {
     async fn run(
         mut self,
         mut monitor: Monitor,
-        mut probed: mpsc::Receiver<Told>,
+        mut probed: mpsc::Receiver<Report>,
         shutdown: Shutdown,
     ) -> Result<(), Error> {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -170,7 +172,7 @@ impl Overlay {
             if !failed {
                 backoff.reset();
             }
-            self.tell(&outcome);
+            self.publish(&outcome);
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
                 () = &mut ready, if !complete => complete = true,
@@ -178,7 +180,7 @@ impl Overlay {
                 changed = self.blocks.changed() => if changed.is_err() {
                     return Ok(());
                 },
-                Some(told) = probed.recv() => self.note(told),
+                Some(report) = probed.recv() => self.record(report),
                 news = news(&mut monitor, &outcome) => news?,
                 () = base::clock::sleep(retry), if failed => {}
             }
@@ -208,7 +210,7 @@ impl Overlay {
     }
 
     /// Notes what a probe found; the next pass tells it.
-    fn note(&mut self, (way, finding): Told) {
+    fn record(&mut self, (way, finding): Report) {
         let key = (way.node.clone(), way.address);
         match finding {
             Finding::Hole(arrives) => {
@@ -235,7 +237,7 @@ impl Overlay {
     }
 
     /// Passes on what a pass found.
-    fn tell(&mut self, outcome: &Outcome) {
+    fn publish(&mut self, outcome: &Outcome) {
         self.config.addresses.send_if_modified(|old| {
             let changed = *old != outcome.addresses;
             if changed {
@@ -291,7 +293,7 @@ async fn news(monitor: &mut Monitor, outcome: &Outcome) -> Result<(), Error> {
 /// Whether this machine's kernel can run the backend.
 ///
 /// # Errors
-/// What is missing, in words.
-pub fn check_support(backend: settings::Backend) -> Result<(), String> {
+/// When it lacks WireGuard and the backend needs it.
+pub fn check_support(backend: settings::Backend) -> Result<(), WireGuardError> {
     if backend.encrypts() { wireguard::supported() } else { Ok(()) }
 }

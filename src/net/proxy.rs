@@ -142,67 +142,16 @@ impl Proxy {
         let services = informers.of::<Service>();
         let note = Arc::clone(&dirty);
         services.on_change(move |c| note.service(&c.object().key.namespace, &c.object().key.name));
-        let slices = informers.of::<EndpointSlice>();
-        slices.add_index(BY_SERVICE, slice_services);
-        let note = Arc::clone(&dirty);
-        slices.on_change(move |change| {
-            let objects = match change {
-                client::Change::Updated { old, new } => vec![old, new],
-                other => vec![other.object()],
-            };
-            for object in objects {
-                if let Some(name) = object.label(SERVICE_NAME_LABEL) {
-                    note.service(&object.key.namespace, name);
-                }
-            }
-        });
-        let (note, own) = (Arc::clone(&dirty), config.node_name.clone());
-        let zone_before = Mutex::new(None::<String>);
-        node.on_change(move |change| {
-            if *change.object().key.name != *own {
-                return;
-            }
-            // A node's status changes frequently; only its zone matters here.
-            let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
-            let mut before = zone_before.lock();
-            if *before != zone {
-                *before = zone;
-                note.everything();
-            }
-        });
+        let slices = watch_slices(informers, &dirty);
+        watch_zone(&node, &config.node_name, &dirty);
         let ranges = informers.of::<ServiceCIDR>();
         let note = Arc::clone(&dirty);
         ranges.on_change(move |_| note.everything());
-        let of = |blocks: &[settings::Cidr], family| -> Vec<settings::Cidr> {
-            blocks.iter().copied().filter(|b| b.family() == family).collect()
-        };
         let families: Vec<Family> = Family::ALL
             .into_iter()
             .filter(|f| config.cluster.cluster_cidrs.iter().any(|c| c.family() == *f))
             .collect();
-        let tables = families
-            .iter()
-            .map(|&family| Table {
-                layout: Layout {
-                    family,
-                    table: config.table.clone(),
-                    bridge: config.bridge.clone(),
-                    cluster: of(&config.cluster.cluster_cidrs, family),
-                    tunnel: config
-                        .cluster
-                        .backend
-                        .tunnels()
-                        .then_some(crate::overlay::engine::PORT),
-                    service: if config.cluster.proxy {
-                        of(&config.cluster.service_cidrs, family)
-                    } else {
-                        Vec::new()
-                    },
-                },
-                state: State::default(),
-                groups: Groups::default(),
-            })
-            .collect();
+        let tables = families.iter().map(|&family| empty_table(config, family)).collect();
         let engine = Engine {
             socket: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
             tables,
@@ -450,6 +399,64 @@ impl Proxy {
                 rules::plan(&mut table.groups, &ports, &endpoints, &engine.node_context, family);
             table.state.replace(&key, wanted);
         }
+    }
+}
+
+/// Follows EndpointSlices: a change marks their Services as changed.
+fn watch_slices(informers: &Informers, dirty: &Arc<Dirty>) -> Informer<EndpointSlice> {
+    let slices = informers.of::<EndpointSlice>();
+    slices.add_index(BY_SERVICE, slice_services);
+    let dirty = Arc::clone(dirty);
+    slices.on_change(move |change| {
+        let objects = match change {
+            client::Change::Updated { old, new } => vec![old, new],
+            other => vec![other.object()],
+        };
+        for object in objects {
+            if let Some(name) = object.label(SERVICE_NAME_LABEL) {
+                dirty.service(&object.key.namespace, name);
+            }
+        }
+    });
+    slices
+}
+
+/// Follows the zone of this node: a change marks all Services as changed. A node's status changes
+/// frequently and does not matter here.
+fn watch_zone(node: &Informer<Node>, name: &str, dirty: &Arc<Dirty>) {
+    let (dirty, name) = (Arc::clone(dirty), name.to_owned());
+    let zone_before = Mutex::new(None::<String>);
+    node.on_change(move |change| {
+        if *change.object().key.name != *name {
+            return;
+        }
+        let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
+        let mut before = zone_before.lock();
+        if *before != zone {
+            *before = zone;
+            dirty.everything();
+        }
+    });
+}
+
+/// The table of a family before any Service is known.
+fn empty_table(config: &Config, family: Family) -> Table {
+    let of_family = |blocks: &[settings::Cidr]| -> Vec<settings::Cidr> {
+        blocks.iter().copied().filter(|b| b.family() == family).collect()
+    };
+    let cluster = &config.cluster;
+    let service = if cluster.proxy { of_family(&cluster.service_cidrs) } else { Vec::new() };
+    Table {
+        layout: Layout {
+            family,
+            table: config.table.clone(),
+            bridge: config.bridge.clone(),
+            cluster: of_family(&cluster.cluster_cidrs),
+            tunnel: cluster.backend.tunnels().then_some(crate::overlay::engine::PORT),
+            service,
+        },
+        state: State::default(),
+        groups: Groups::default(),
     }
 }
 

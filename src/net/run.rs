@@ -175,7 +175,7 @@ async fn remove_policies(config: &Config) -> Result<(), Error> {
     .await?
 }
 
-/// All nodes where they are to be reached; this one alone where somebody else cares for that.
+/// All nodes with an overlay; this node alone without one.
 fn nodes(config: &Config, informers: &Informers) -> Informer<Node> {
     let scope = Scope::all(gvr_of::<Node>());
     match config.cluster.backend {

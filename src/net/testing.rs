@@ -43,7 +43,7 @@ pub(crate) fn connected_links() {
     shell("ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up");
 }
 
-/// Waits until something holds; where it never does, what this command prints is told.
+/// Waits until something holds; on a timeout it panics with the output of the command.
 pub(crate) async fn eventually(what: &str, state: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1500 {
         if holds() {

@@ -192,7 +192,7 @@ impl Server {
             if let Err(why) = gate.pass(generation, &pod).await {
                 // Nothing of the pod runs yet.
                 self.worked(Command::Delete, &request).await?;
-                return Err(Failure::again(why));
+                return Err(Failure::again(why.to_string()));
             }
         }
         Ok(result)

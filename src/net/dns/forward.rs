@@ -121,7 +121,7 @@ impl Forwarder {
         cache.insert(key, Kept { message: message.clone(), from: now, until: now + lifetime });
     }
 
-    /// The answer to a question; SERVFAIL when nobody answers.
+    /// The answer to a question; SERVFAIL when no server answers.
     pub(crate) async fn resolve(&self, request: &Message, tcp: bool) -> Message {
         let Some(query) = request.queries.first() else {
             return response(request, ResponseCode::FormErr);

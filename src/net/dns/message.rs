@@ -1,4 +1,4 @@
-//! Between DNS messages and the zone.
+//! Converts DNS messages to questions of the zone, and its records to DNS messages.
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
@@ -111,62 +111,93 @@ pub(crate) fn outcome(
     directory: Option<&dyn Directory>,
     turn: usize,
 ) -> Outcome {
-    let request = match Message::from_vec(bytes) {
-        Ok(request) => request,
-        Err(_) => {
-            let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else {
-                return Outcome::Ignore;
-            };
-            if flags & 0x80 != 0 {
-                return Outcome::Ignore;
-            }
-            let id = id.try_into().map_or(0, u16::from_be_bytes);
-            let message = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
-            return Outcome::Reply(Box::new(message));
-        }
-    };
+    let Ok(request) = Message::from_vec(bytes) else { return malformed(bytes) };
     if request.metadata.message_type != MessageType::Query {
         return Outcome::Ignore;
     }
     let reply = |code| Outcome::Reply(Box::new(response(&request, code)));
-    if request.metadata.op_code != OpCode::Query {
-        return reply(ResponseCode::NotImp);
-    }
-    let [query] = request.queries.as_slice() else { return reply(ResponseCode::FormErr) };
-    if request.edns.as_ref().is_some_and(|e| e.version() != 0) {
-        return reply(ResponseCode::BADVERS);
-    }
+    let query = match supported_query(&request) {
+        Ok(query) => query,
+        Err(code) => return reply(code),
+    };
     let name = plain(query.name());
-    let class = query.query_class();
-    if class != DNSClass::IN && class != DNSClass::ANY {
-        return reply(ResponseCode::Refused);
-    }
-    let nobody = Nobody;
-    let answer = zone.answer(&name, kind(query.query_type()), directory.unwrap_or(&nobody));
+    let directory_or_empty = directory.unwrap_or(&EmptyDirectory);
+    let answer = zone.answer(&name, kind(query.query_type()), directory_or_empty);
     if answer == Answer::Foreign {
         return Outcome::Forward(Box::new(request));
     }
-    if directory.is_none() {
-        // The cluster was not seen yet: a wrong "no such name" would be remembered by clients.
+    let Some(directory) = directory else {
+        // The caches have not synced: clients would remember a wrong "no such name".
         return reply(ResponseCode::ServFail);
-    }
+    };
     let mut out = response(&request, ResponseCode::NoError);
     out.metadata.authoritative = true;
-    let Answer::Records { mut answers, additionals } = answer else {
-        out.metadata.response_code = ResponseCode::NXDomain;
-        out.insert_authorities(soa(zone).into_iter().collect());
-        return Outcome::Reply(Box::new(out));
-    };
-    let end = match directory {
-        Some(directory) => follow(&mut answers, kind(query.query_type()), zone, directory),
-        None => End::Here,
-    };
+    match answer {
+        Answer::Records { answers, additionals } => {
+            let target =
+                add_records(&mut out, query, (answers, &additionals), zone, directory, turn);
+            let Some(target) = target else { return Outcome::Reply(Box::new(out)) };
+            let mut ask = Message::query();
+            ask.metadata.recursion_desired = true;
+            ask.edns.clone_from(&request.edns);
+            ask.add_query(Query::query(target, query.query_type()));
+            Outcome::Chase { reply: Box::new(out), ask: Box::new(ask) }
+        }
+        Answer::NoName | Answer::Foreign => {
+            out.metadata.response_code = ResponseCode::NXDomain;
+            out.insert_authorities(soa(zone).into_iter().collect());
+            Outcome::Reply(Box::new(out))
+        }
+    }
+}
+
+/// The reply to bytes that are no message: a format error, unless they claim to be a response.
+fn malformed(bytes: &[u8]) -> Outcome {
+    let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else { return Outcome::Ignore };
+    if flags & 0x80 != 0 {
+        return Outcome::Ignore;
+    }
+    let id = id.try_into().map_or(0, u16::from_be_bytes);
+    Outcome::Reply(Box::new(Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)))
+}
+
+/// The question of a request.
+///
+/// # Errors
+/// The code of the reply to a request that this server does not support.
+fn supported_query(request: &Message) -> Result<&Query, ResponseCode> {
+    if request.metadata.op_code != OpCode::Query {
+        return Err(ResponseCode::NotImp);
+    }
+    let [query] = request.queries.as_slice() else { return Err(ResponseCode::FormErr) };
+    if request.edns.as_ref().is_some_and(|e| e.version() != 0) {
+        return Err(ResponseCode::BADVERS);
+    }
+    let class = query.query_class();
+    if class != DNSClass::IN && class != DNSClass::ANY {
+        return Err(ResponseCode::Refused);
+    }
+    Ok(query)
+}
+
+/// Adds the records of the zone to a reply. Returns the name outside the cluster at which a chain
+/// of names ends.
+fn add_records(
+    out: &mut Message,
+    query: &Query,
+    (mut answers, additionals): (Vec<Record>, &[Record]),
+    zone: &Zone,
+    directory: &dyn Directory,
+    turn: usize,
+) -> Option<Name> {
+    let end = follow(&mut answers, kind(query.query_type()), zone, directory);
     let mut list: Vec<Wire> = answers.iter().filter_map(|r| wire(r, zone)).collect();
     let is_chain = list.iter().any(|r| r.record_type() == RecordType::CNAME);
     if !list.is_empty() && !is_chain {
         let shift = turn % list.len();
         list.rotate_left(shift);
     }
+    let name = plain(query.name());
     for record in list.iter_mut().filter(|r| plain(&r.name) == name) {
         // The question's own spelling of the name, which also compresses to a pointer.
         record.name = query.name().clone();
@@ -177,19 +208,13 @@ pub(crate) fn outcome(
     out.insert_answers(list);
     out.insert_additionals(additionals.iter().filter_map(|r| wire(r, zone)).collect());
     match end {
-        End::Here => Outcome::Reply(Box::new(out)),
+        End::Here => None,
         End::NoName => {
             // RFC 6604: the code is that of the chain's last name.
             out.metadata.response_code = ResponseCode::NXDomain;
-            Outcome::Reply(Box::new(out))
+            None
         }
-        End::Outside(target) => {
-            let mut ask = Message::query();
-            ask.metadata.recursion_desired = true;
-            ask.edns.clone_from(&request.edns);
-            ask.add_query(Query::query(target, query.query_type()));
-            Outcome::Chase { reply: Box::new(out), ask: Box::new(ask) }
-        }
+        End::Outside(target) => Some(target),
     }
 }
 
@@ -231,10 +256,10 @@ pub(crate) fn append(reply: &mut Message, found: Message) {
     reply.insert_authorities(found.authorities);
 }
 
-/// The cluster before anything of it was seen.
-struct Nobody;
+/// The cluster before the caches have synced.
+struct EmptyDirectory;
 
-impl Directory for Nobody {
+impl Directory for EmptyDirectory {
     fn service(&self, _: &str, _: &str) -> Option<crate::dns::zone::ServiceInfo> {
         None
     }

@@ -110,7 +110,8 @@ impl Server {
                 () = shutdown.requested() => return Ok(()),
                 received = socket.recv_from(&mut buffer) => received,
             };
-            // An ICMP error of an earlier answer is told here; it concerns one client only.
+            // The socket reports an ICMP error of an earlier answer here; it concerns one client
+            // only.
             let Ok((length, peer)) = received else { continue };
             let bytes = buffer.get(..length).unwrap_or_default();
             match self.outcome(bytes) {

@@ -150,8 +150,8 @@ impl Zone {
         }
         let Some(address) = reversed(name) else { return Answer::Foreign };
         match self.pointer(name, kind, address, directory) {
-            // Services may have addresses of ranges that were added later; what is nobody's is
-            // asked elsewhere.
+            // Services may have addresses of ranges that were added later; a question about an
+            // address of no Service is forwarded.
             Answer::NoName if !self.reverse.iter().any(|b| b.contains(address)) => Answer::Foreign,
             answer => answer,
         }

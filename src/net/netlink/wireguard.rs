@@ -75,7 +75,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A private key. It shows itself to nobody: only [`PrivateKey::to_file`] gives its text.
+/// A private key. Its `Debug` form has no key: only [`PrivateKey::to_file`] gives its text.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PrivateKey([u8; 32]);
 
@@ -106,7 +106,7 @@ impl PrivateKey {
 
 /// A peer as the kernel knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct PeerState {
     /// Where packets to it go; a peer that moves is followed by the kernel.
     pub(crate) endpoint: Option<SocketAddr>,
     /// Seconds between packets that keep a NAT's memory fresh; 0 is none.
@@ -123,7 +123,7 @@ pub(crate) struct Device {
     pub(crate) private: Option<PrivateKey>,
     pub(crate) public: Option<PublicKey>,
     pub(crate) port: u16,
-    pub(crate) peers: BTreeMap<PublicKey, Seen>,
+    pub(crate) peers: BTreeMap<PublicKey, PeerState>,
 }
 
 /// What is to change about a peer; `None` stays.

@@ -9,6 +9,24 @@ use crate::netlink::link::Link;
 use crate::overlay::plan::Underlay;
 use settings::addr::{Cidr, Family};
 
+/// The reason why no link carries packets of a family to other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UnderlayError {
+    #[error(
+        "--flannel-iface={name}: there is no such interface with an {} address; \
+         the pods of other nodes are not reached",
+        family.name()
+    )]
+    Interface { name: String, family: Family },
+    #[error("this node has no {name} address, so its {name} pods do not reach other nodes")]
+    Family { name: &'static str },
+    #[error(
+        "the node's address {0} is on none of its interfaces; \
+         the pods of other nodes are not reached"
+    )]
+    NodeAddress(IpAddr),
+}
+
 /// The links and addresses of this machine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machine {
@@ -50,34 +68,25 @@ impl Machine {
     /// node's address.
     ///
     /// # Errors
-    /// What is missing, in words.
+    /// When no link has such an address.
     pub(crate) fn underlay(
         &self,
         family: Family,
         interface: Option<&str>,
         node: &[IpAddr],
-    ) -> Result<Underlay, String> {
+    ) -> Result<Underlay, UnderlayError> {
         let of_family = |ip: IpAddr| Family::of(ip) == family;
         let found = match interface {
             Some(name) => {
-                self.on(name).find(|a| of_family(a.ip) && is_global(a.ip)).ok_or_else(|| {
-                    format!(
-                        "--flannel-iface={name}: there is no such interface with an {} address; the pods of other \
-                         nodes are not reached",
-                        family.name()
-                    )
-                })
+                let address = self.on(name).find(|a| of_family(a.ip) && is_global(a.ip));
+                address.ok_or_else(|| UnderlayError::Interface { name: name.to_owned(), family })
             }
             None => match node.iter().copied().find(|ip| of_family(*ip)) {
-                None => Err(format!(
-                    "this node has no {0} address, so its {0} pods do not reach other nodes",
-                    family.name()
-                )),
-                Some(ip) => self.addresses.iter().find(|a| a.ip == ip).ok_or_else(|| {
-                    format!(
-                        "the node's address {ip} is on none of its interfaces; the pods of other nodes are not reached"
-                    )
-                }),
+                None => Err(UnderlayError::Family { name: family.name() }),
+                Some(ip) => {
+                    let address = self.addresses.iter().find(|a| a.ip == ip);
+                    address.ok_or(UnderlayError::NodeAddress(ip))
+                }
             },
         }?;
         let link = self.links.iter().find(|l| l.index == found.index);
@@ -191,7 +200,7 @@ mod tests {
             (Family::V4, Some("eth7"), &node, "--flannel-iface=eth7"),
             (Family::V4, None, &list(&["192.0.2.77"]), "192.0.2.77 is on none"),
         ] {
-            let said = machine.underlay(family, interface, node).unwrap_err();
+            let said = machine.underlay(family, interface, node).unwrap_err().to_string();
             assert!(said.contains(words), "{said}");
         }
         assert_eq!(

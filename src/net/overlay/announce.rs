@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use crate::config::Error;
 use crate::overlay::peer::missing;
 
-/// What the annotations are to be.
-pub(crate) type Wanted = BTreeMap<String, Option<String>>;
-pub(crate) type WantedSender = watch::Sender<Wanted>;
-/// What they are; `None` while there is no Node.
+/// The desired annotations; `None` removes one.
+pub(crate) type DesiredAnnotations = BTreeMap<String, Option<String>>;
+pub(crate) type DesiredSender = watch::Sender<DesiredAnnotations>;
+/// The annotations of the Node; `None` while it does not exist.
 pub(crate) type Own = Option<BTreeMap<String, String>>;
 pub(crate) type OwnSender = watch::Sender<Own>;
 
@@ -23,7 +23,7 @@ pub(crate) type OwnSender = watch::Sender<Own>;
 pub(crate) async fn run(
     client: Client,
     node: String,
-    mut wanted: watch::Receiver<Wanted>,
+    mut wanted: watch::Receiver<DesiredAnnotations>,
     mut own: watch::Receiver<Own>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {

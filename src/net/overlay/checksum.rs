@@ -53,7 +53,7 @@ fn raw(to: IpAddr) -> io::Result<UdpSocket> {
 pub(crate) async fn send(to: SocketAddr, payload: &[u8]) -> io::Result<UdpSocket> {
     let socket = raw(to.ip())?;
     socket.connect(to).await?;
-    // Of the ports that programs are given: nobody waits for an answer there.
+    // An ephemeral port: no program waits for an answer there.
     let from = SocketAddr::new(socket.local_addr()?.ip(), 65_000);
     socket.send(&datagram(from, to, payload)).await?;
     Ok(socket)

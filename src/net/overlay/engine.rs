@@ -1,5 +1,5 @@
-//! One pass: from what the API says and what the machine has to the kernel's state. Repeating it
-//! changes nothing.
+//! One pass of the overlay: applies the nodes of the API and the links of the machine to the
+//! kernel. Passes are idempotent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use crate::overlay::address::{self, Machine};
 use crate::overlay::guard::Guard;
 use crate::overlay::kernel::{self, Done, Tunnel, link_name};
 use crate::overlay::peer::{Ends, Peer, VNI};
-use crate::overlay::plan::{NextHop, Own, Problem, Underlay, Wanted, members, plan};
+use crate::overlay::plan::{DesiredState, NextHop, Own, Problem, Underlay, members, plan};
 use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 use settings::Backend;
@@ -35,7 +35,7 @@ pub(crate) fn hardware_address(node: &str) -> Mac {
     [a & 0xfc | 2, b, c, d, e, f]
 }
 
-/// What is known of the cluster.
+/// The cluster as the API reports it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
     pub(crate) peers: Vec<Peer>,
@@ -47,7 +47,7 @@ pub(crate) struct View {
     pub(crate) spoiled: BTreeMap<Family, String>,
 }
 
-/// What a pass found and did.
+/// The result of a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// The node's addresses.
@@ -68,7 +68,7 @@ pub(crate) struct Outcome {
     pub(crate) changes: usize,
 }
 
-/// Where it is kept that a family's checksums were spoiled: the same is so after the next start.
+/// The file that records spoiled checksums of a family over restarts.
 fn spoiled_path(config: &Config, family: Family) -> PathBuf {
     config.state_dir.join(format!("spoiled-checksums-{}", family.name()))
 }
@@ -208,18 +208,14 @@ impl Engine {
         let interface = self.config.interface.as_deref();
         let underlay = match machine.underlay(family, interface, &outcome.addresses) {
             Ok(underlay) => underlay,
-            Err(what) => {
-                // What stands is left as it is: the address may come back.
+            Err(error) => {
+                // The kernel's state is left as it is: the address may come back.
+                let what = error.to_string();
                 outcome.problems.insert(Problem::NoUnderlay { family, what });
                 return Ok(());
             }
         };
-        let own_peer = view.peers.iter().find(|p| p.name == self.config.node_name);
-        let overwrite =
-            own_peer.and_then(|p| p.overwrite.iter().copied().find(|ip| Family::of(*ip) == family));
-        outcome.published.push(overwrite.unwrap_or(underlay.address));
-        outcome.links.insert(underlay.index);
-        outcome.mtu = Some(outcome.mtu.map_or(underlay.mtu, |mtu| mtu.min(underlay.mtu)));
+        let published = self.publish_underlay(&underlay, family, view, outcome);
         let of_family = |list: &[Cidr]| -> Vec<Cidr> {
             list.iter().copied().filter(|b| b.family() == family).collect()
         };
@@ -254,8 +250,8 @@ impl Engine {
         let ready = (&wanted, view.complete);
         match (&mut self.wire, &standing) {
             (Some(wire), Some(standing)) => {
-                // Whoever is known by an address that is not its own is behind a NAT.
-                let behind = overwrite.is_some_and(|public| public != underlay.address);
+                // A node that publishes an address other than its own is behind a NAT.
+                let behind = published != underlay.address;
                 let keepalive = if behind { KEEPALIVE } else { 0 };
                 let to = (&end, standing, &self.mac);
                 let socket = &mut self.socket;
@@ -270,18 +266,30 @@ impl Engine {
             }
         }
         outcome.changes += done.changes;
-        for (block, route) in &wanted.routes {
-            let gateway = crate::host::gateway(block);
-            if let (Some(address), Some(node)) = (gateway, wanted.holders.get(block)) {
-                let tunnel = matches!(route, NextHop::Tunnel(_));
-                outcome.ways.push(Target { node: node.clone(), address, size: 0, tunnel });
-            }
-        }
+        outcome.ways.extend(probe_targets(&wanted));
         self.holders.insert(family, wanted.holders);
         Ok(())
     }
 
-    /// Remembers and tells that network cards spoil checksums of a family.
+    /// Adds the link to other nodes to the outcome. Returns the address that other nodes send to:
+    /// the one that the user sets in the annotation, or else that of the link.
+    fn publish_underlay(
+        &self,
+        underlay: &Underlay,
+        family: Family,
+        view: &View,
+        outcome: &mut Outcome,
+    ) -> IpAddr {
+        let own = view.peers.iter().find(|p| p.name == self.config.node_name);
+        let overwrite = own.and_then(|p| p.overwrite.iter().find(|ip| Family::of(**ip) == family));
+        let published = overwrite.copied().unwrap_or(underlay.address);
+        outcome.published.push(published);
+        outcome.links.insert(underlay.index);
+        outcome.mtu = Some(outcome.mtu.map_or(underlay.mtu, |mtu| mtu.min(underlay.mtu)));
+        published
+    }
+
+    /// Records and reports that network cards spoil checksums of a family.
     fn note_spoiled(&mut self, family: Family, view: &View, outcome: &mut Outcome) {
         if !self.config.cluster.backend.tunnels() {
             return;
@@ -317,7 +325,7 @@ impl Engine {
         family: Family,
         tunnel: Option<&Tunnel>,
         underlay: &Underlay,
-        wanted: (&Wanted, bool),
+        wanted: (&DesiredState, bool),
     ) -> io::Result<kernel::Done> {
         let device = Some(underlay.index);
         let socket = &mut self.socket;
@@ -327,6 +335,16 @@ impl Engine {
         }
         Ok(done)
     }
+}
+
+/// The gateways of other nodes' pods, for probes; their size is set after all families.
+fn probe_targets(desired: &DesiredState) -> Vec<Target> {
+    let target = |(block, hop): (&Cidr, &NextHop)| {
+        let address = crate::host::gateway(block)?;
+        let node = desired.holders.get(block)?.clone();
+        Some(Target { node, address, size: 0, tunnel: matches!(hop, NextHop::Tunnel(_)) })
+    };
+    desired.routes.iter().filter_map(target).collect()
 }
 
 #[cfg(test)]

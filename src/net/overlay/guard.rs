@@ -1,4 +1,5 @@
-//! Lets the overlay's packets in from nodes alone: a table of its own, whose set follows the nodes.
+//! Accepts packets of the overlay from nodes alone, by a separate table whose set follows the
+//! nodes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ const SUFFIX: &str = "-overlay";
 const NODES: &str = "nodes";
 const UDP: u8 = 17;
 const IIFNAME: u32 = 6;
-/// `NF_IP_PRI_RAW`: before anybody else's rules let the packets in.
+/// `NF_IP_PRI_RAW`: before the rules of any other program accept the packets.
 const PRIORITY: i32 = -300;
 
 /// One family's table.
@@ -43,10 +44,10 @@ impl Guard {
         Ok(found.iter().filter_map(|e| from_octets(&e.key)).collect())
     }
 
-    /// Lets these in, too; without any of them the overlay is closed. Returns how much was changed.
+    /// Adds nodes; without any node the overlay is closed. Returns the number of changes.
     ///
     /// # Errors
-    /// What the kernel refuses; then nobody else was let in.
+    /// When the kernel refuses the change; then no node was added.
     pub(crate) fn admit(
         &mut self,
         socket: &mut Socket,
@@ -66,10 +67,10 @@ impl Guard {
         Ok(missing.len())
     }
 
-    /// Lets nobody in but these. Returns how many were let in before.
+    /// Removes all nodes but these. Returns how many were removed.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// When the kernel refuses the change.
     pub(crate) fn expel(
         &self,
         socket: &mut Socket,
@@ -83,7 +84,7 @@ impl Guard {
         Ok(stale.len())
     }
 
-    /// The whole table in the place of what stood there, in one transaction.
+    /// Replaces the whole table in one transaction.
     fn replace(&self, socket: &mut Socket, nodes: &[Element]) -> Result<(), Error> {
         let f = self.family;
         let mut batch = Batch::new(f, &self.table);
@@ -108,10 +109,10 @@ impl Guard {
         batch.commit(socket)
     }
 
-    /// Takes the table away.
+    /// Removes the table.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// When the kernel refuses the change.
     pub(crate) fn remove(&mut self, socket: &mut Socket) -> Result<(), Error> {
         self.made = false;
         if !has_table(socket, self.family, &self.table)? {

@@ -1,5 +1,5 @@
-//! Brings the kernel to what is wanted: what is right already is left alone, and only what is ours
-//! is taken away.
+//! Reconciles the kernel with the desired state of one family: existing entries that match are
+//! kept, and only entries of this program are removed.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::netlink::ethtool::{CHECKSUMS, Ethtool};
 use crate::netlink::link::Mac;
 use crate::netlink::route::Route;
 use crate::netlink::vxlan::Vxlan;
-use crate::overlay::plan::{NextHop, Wanted};
+use crate::overlay::plan::{DesiredState, NextHop};
 use settings::addr::Family;
 
 /// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this
@@ -122,7 +122,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// Packets are whole before they are wrapped, so that nobody has to look into what is wrapped.
+/// The kernel completes checksums before encapsulation, so that no card has to read inner packets.
 fn ensure_plain(name: &str, done: &mut Done) -> io::Result<()> {
     let mut ethtool = Ethtool::open()?;
     if ethtool.is_on(name, CHECKSUMS)? {
@@ -172,7 +172,7 @@ fn entries(
     socket: &mut Socket,
     family: Family,
     index: u32,
-    wanted: &Wanted,
+    wanted: &DesiredState,
     done: &mut Done,
 ) -> io::Result<()> {
     let present = socket.neighbours(family, index)?;
@@ -196,7 +196,7 @@ fn remove_entries(
     socket: &mut Socket,
     family: Family,
     index: u32,
-    wanted: &Wanted,
+    wanted: &DesiredState,
     done: &mut Done,
 ) -> io::Result<()> {
     for (ip, mac) in socket.neighbours(family, index)? {
@@ -223,7 +223,7 @@ pub(crate) fn apply(
     tunnel: Option<&Tunnel>,
     mac: &Mac,
     device: Option<u32>,
-    (wanted, complete): (&Wanted, bool),
+    (wanted, complete): (&DesiredState, bool),
 ) -> io::Result<Done> {
     let mut done = Done::default();
     let index = match tunnel {
@@ -293,5 +293,5 @@ pub(crate) fn own_link(socket: &mut Socket, family: Family, mac: &Mac) -> io::Re
 
 /// Takes away everything of a family that is ours.
 pub(crate) fn remove(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<()> {
-    apply(socket, family, None, mac, None, (&Wanted::default(), true)).map(|_| ())
+    apply(socket, family, None, mac, None, (&DesiredState::default(), true)).map(|_| ())
 }

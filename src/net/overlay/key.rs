@@ -11,8 +11,8 @@ const FILE: &str = "wireguard.key";
 const MODE: u32 = 0o600;
 
 /// The node's key. A file that is missing or holds no key is replaced by a new key, which other
-/// nodes learn by the node's annotations: a node comes back by itself after somebody removed the
-/// file to change the key, or lost it.
+/// nodes read from the node's annotations: removing the file changes the key, and a lost file
+/// heals.
 ///
 /// # Errors
 /// When the file can neither be read nor written; the message names it.

@@ -84,7 +84,7 @@ pub(crate) struct Peer {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Seen {
+struct NodeFields {
     metadata: Meta,
     spec: Option<Spec>,
     status: Option<Status>,
@@ -156,9 +156,9 @@ fn is_host(ip: IpAddr) -> bool {
 impl Peer {
     /// Reads a Node; fields that make no sense count as absent.
     pub(crate) fn read(node: &Object) -> Self {
-        let seen: Seen = serde_json::from_slice(node.raw()).unwrap_or_else(|error| {
+        let seen: NodeFields = serde_json::from_slice(node.raw()).unwrap_or_else(|error| {
             tracing::warn!(node = %node.key.name, %error, "cannot read a Node");
-            Seen::default()
+            NodeFields::default()
         });
         let annotations = seen.metadata.annotations.unwrap_or_default();
         let text = |name: &str| annotations.get(name).map(String::as_str);

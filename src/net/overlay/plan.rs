@@ -1,4 +1,4 @@
-//! From this node and all others to routes, neighbours and forwarding entries of one family; pure.
+//! Computes routes, neighbours and forwarding entries of one family from all nodes; pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -55,7 +55,7 @@ pub(crate) struct Remote {
     pub(crate) allowed: BTreeSet<Cidr>,
 }
 
-/// What is wrong; each is told once.
+/// A problem of the overlay; each is reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Problem {
     /// Two nodes have the same addresses for pods.
@@ -98,7 +98,7 @@ impl Problem {
         }
     }
 
-    /// Where it stands on the board of problems.
+    /// The key on the board of problems.
     pub(crate) fn key(&self) -> String {
         match self {
             Self::Overlap { node, block, .. } => format!("overlay/duplicate/{node}/{block}"),
@@ -151,7 +151,7 @@ impl Problem {
         }
     }
 
-    /// How to mend it.
+    /// How to fix it.
     pub(crate) fn fix(&self) -> String {
         match self {
             Self::Overlap { node, .. } | Self::Outside { node, .. } => {
@@ -190,9 +190,9 @@ impl Problem {
     }
 }
 
-/// What one family is to have in the kernel.
+/// The kernel's desired state in one family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredState {
     pub(crate) routes: BTreeMap<Cidr, NextHop>,
     /// Address of a peer's end to its hardware address.
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
@@ -207,11 +207,11 @@ pub(crate) struct Wanted {
 
 /// The blocks of nodes, each overlapping no other: those held before come first, then the oldest
 /// node's.
-fn settle<'a>(
+fn disjoint_blocks<'a>(
     own: &Own<'_>,
     peers: &'a [Peer],
     before: &BTreeMap<Cidr, String>,
-    wanted: &mut Wanted,
+    wanted: &mut DesiredState,
 ) -> Vec<(Cidr, &'a Peer)> {
     let mut claims: Vec<(bool, &str, &str, Cidr, &Peer)> = peers
         .iter()
@@ -249,8 +249,8 @@ fn settle<'a>(
     out
 }
 
-impl Wanted {
-    fn complain(&mut self, problem: Problem) {
+impl DesiredState {
+    fn add_problem(&mut self, problem: Problem) {
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
@@ -263,7 +263,7 @@ impl Wanted {
         let holder = if own.key == Some(key) { Some(own.name) } else { held };
         if let Some(holder) = holder.filter(|holder| *holder != peer.name) {
             let (node, holder) = (peer.name.clone(), holder.to_owned());
-            self.complain(Problem::SameKey { node, holder });
+            self.add_problem(Problem::SameKey { node, holder });
             return;
         }
         let remote = self.peers.entry(key).or_insert_with(|| Remote {
@@ -286,15 +286,15 @@ pub(crate) fn members(own: &str, family: Family, peers: &[Peer]) -> BTreeSet<IpA
 }
 
 /// Decides one family. `before` is who held which block.
-pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> Wanted {
-    let mut wanted = Wanted::default();
-    let settled = settle(own, peers, before, &mut wanted);
-    for (block, peer) in settled {
+pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> DesiredState {
+    let mut wanted = DesiredState::default();
+    let blocks = disjoint_blocks(own, peers, before, &mut wanted);
+    for (block, peer) in blocks {
         // One that has none has not said yet how it is reached.
         let Some(theirs) = peer.backend() else { continue };
         if peer.encrypts != own.backend.encrypts() {
             let ours = own.backend.name();
-            wanted.complain(Problem::Mixed { node: peer.name.clone(), theirs, ours });
+            wanted.add_problem(Problem::Mixed { node: peer.name.clone(), theirs, ours });
             continue;
         }
         let node = || peer.name.clone();

@@ -45,9 +45,9 @@ pub(crate) struct Target {
 
 /// What is sent on a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// A packet of so many bytes, as pods send it: its checksum is completed by whoever sends it
-    /// off.
+pub(crate) enum Probe {
+    /// A packet of so many bytes, as pods send it: the last sender completes its
+    /// checksum.
     Size(u32),
     /// A small one with a checksum of our own.
     Plain,
@@ -67,7 +67,7 @@ pub(crate) enum Finding {
 }
 
 /// What was found on a way that is probed.
-pub(crate) type Told = (Target, Finding);
+pub(crate) type Report = (Target, Finding);
 
 /// Probes ways as they appear and change.
 #[derive(Debug)]
@@ -75,11 +75,11 @@ pub(crate) struct Prober {
     tasks: Tasks,
     turns: Arc<Semaphore>,
     running: BTreeMap<Target, Shutdown>,
-    tell: mpsc::Sender<Told>,
+    tell: mpsc::Sender<Report>,
 }
 
 impl Prober {
-    pub(crate) fn new(tasks: &Tasks) -> (Self, mpsc::Receiver<Told>) {
+    pub(crate) fn new(tasks: &Tasks) -> (Self, mpsc::Receiver<Report>) {
         // One message per probe that runs; a full queue makes it wait.
         let (tell, told) = mpsc::channel(AT_ONCE);
         let turns = Arc::new(Semaphore::new(AT_ONCE));
@@ -117,7 +117,7 @@ impl Prober {
 fn look(
     target: Target,
     turns: Arc<Semaphore>,
-    tell: mpsc::Sender<Told>,
+    tell: mpsc::Sender<Report>,
 ) -> impl FnOnce(Shutdown) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     move |stop| {
         Box::pin(async move {
@@ -144,13 +144,13 @@ fn look(
 }
 
 /// Sends a packet; the socket hears the answer.
-async fn send(to: IpAddr, ask: Ask) -> std::io::Result<UdpSocket> {
+async fn send(to: IpAddr, ask: Probe) -> std::io::Result<UdpSocket> {
     let headers = if Family::of(to) == Family::V4 { 28 } else { 48 };
     let payload =
         |size: u32| vec![0_u8; usize::try_from(size).unwrap_or(0).saturating_sub(headers)];
     match ask {
-        Ask::Plain => checksum::send(SocketAddr::new(to, PORT), &payload(SMALL)).await,
-        Ask::Size(size) => {
+        Probe::Plain => checksum::send(SocketAddr::new(to, PORT), &payload(SMALL)).await,
+        Probe::Size(size) => {
             let socket = UdpSocket::bind((Family::of(to).unspecified(), 0)).await?;
             socket.connect((to, PORT)).await?;
             socket.send(&payload(size)).await?;
@@ -160,13 +160,13 @@ async fn send(to: IpAddr, ask: Ask) -> std::io::Result<UdpSocket> {
 }
 
 /// Whether a packet is answered.
-pub(crate) async fn answered(to: IpAddr, ask: Ask) -> bool {
+pub(crate) async fn answered(to: IpAddr, ask: Probe) -> bool {
     let Ok(socket) = send(to, ask).await else { return false };
     let mut buffer = [0; 1];
     let refused = async {
         loop {
             match socket.recv(&mut buffer).await {
-                // Other datagrams of the peer's, which a raw socket is told of, too.
+                // Other datagrams of the peer, which a raw socket receives, too.
                 Ok(_) => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::ConnectionRefused,
             }
@@ -182,15 +182,15 @@ pub(crate) async fn answered(to: IpAddr, ask: Ask) -> bool {
 /// comes and goes meets both.
 pub(crate) async fn find<F, A>(size: u32, tunnel: bool, answered: F) -> Finding
 where
-    F: Fn(Ask) -> A,
+    F: Fn(Probe) -> A,
     A: Future<Output = bool>,
 {
     let mut small = 0;
     for n in 0..TRIES {
-        if answered(Ask::Size(size)).await {
+        if answered(Probe::Size(size)).await {
             return Finding::Well;
         }
-        small += usize::from(answered(Ask::Size(SMALL)).await);
+        small += usize::from(answered(Probe::Size(SMALL)).await);
         if small == 0 && n >= 1 {
             return if tunnel { spoiled(answered).await } else { Finding::Silent };
         }
@@ -203,7 +203,7 @@ where
         let middle = arrives + (lost - arrives) / 2;
         let mut found = false;
         for _ in 0..3 {
-            if answered(Ask::Size(middle)).await {
+            if answered(Probe::Size(middle)).await {
                 found = true;
                 break;
             }
@@ -220,15 +220,15 @@ where
 /// Whether what does not answer would, if checksums were not left to others. Both kinds take turns.
 async fn spoiled<F, A>(answered: F) -> Finding
 where
-    F: Fn(Ask) -> A,
+    F: Fn(Probe) -> A,
     A: Future<Output = bool>,
 {
     let mut plain = 0;
     for n in 0..TRIES {
-        if answered(Ask::Size(SMALL)).await {
+        if answered(Probe::Size(SMALL)).await {
             return Finding::Silent;
         }
-        plain += usize::from(answered(Ask::Plain).await);
+        plain += usize::from(answered(Probe::Plain).await);
         if plain == 0 && n >= 1 {
             return Finding::Silent;
         }
@@ -242,21 +242,21 @@ mod tests {
 
     use super::*;
 
-    fn look(tunnel: bool, answers: impl Fn(Ask) -> bool) -> Finding {
+    fn look(tunnel: bool, answers: impl Fn(Probe) -> bool) -> Finding {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(find(1450, tunnel, |ask| std::future::ready(answers(ask))))
     }
 
     fn found(answers: impl Fn(u32) -> bool) -> Finding {
         look(true, |ask| match ask {
-            Ask::Size(size) => answers(size),
-            Ask::Plain => answers(SMALL),
+            Probe::Size(size) => answers(size),
+            Probe::Plain => answers(SMALL),
         })
     }
 
     #[test]
     fn spoiled_checksums_are_claimed_only_where_those_of_our_own_arrive() {
-        let plain = |ask| ask == Ask::Plain;
+        let plain = |ask| ask == Probe::Plain;
         assert_eq!(look(true, plain), Finding::Spoiled);
         assert_eq!(look(false, plain), Finding::Silent, "straight packets have no checksum inside");
         assert_eq!(look(true, |_| false), Finding::Silent);
@@ -265,7 +265,7 @@ mod tests {
             turn.set(turn.get() + 1);
             turn.get().is_multiple_of(n)
         };
-        let seldom = |ask| ask == Ask::Plain && once_in(3);
+        let seldom = |ask| ask == Probe::Plain && once_in(3);
         assert_eq!(look(true, seldom), Finding::Silent, "too few to say so");
         turn.set(0);
         // The first four packets are lost, and then one of each kind arrives.

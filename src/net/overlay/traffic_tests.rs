@@ -153,7 +153,7 @@ impl Machine {
         self.space.run(move || ask(&to))
     }
 
-    /// One pass, whose result is told to the others as the API would.
+    /// One pass, whose result the others receive as from the API.
     fn sync(&self, peers: Vec<Peer>) -> Outcome {
         let (name, blocks) = (self.name, self.blocks.clone());
         let outcome = self.with(move |inner| {

@@ -15,10 +15,10 @@ use crate::config::Error;
 use crate::netlink::Socket;
 use crate::netlink::link::Mac;
 use crate::netlink::route::Route;
-use crate::netlink::wireguard::{Change, Generic, PrivateKey, PublicKey, Seen};
+use crate::netlink::wireguard::{Change, Generic, PeerState, PrivateKey, PublicKey};
 use crate::overlay::kernel::{self, Done, PROTOCOL, worded};
 use crate::overlay::key;
-use crate::overlay::plan::{Remote, Wanted};
+use crate::overlay::plan::{DesiredState, Remote};
 use settings::addr::{Cidr, Family};
 
 /// Seconds between packets that keep the memory of a NAT in front of this node fresh (what `wg`'s
@@ -46,25 +46,42 @@ pub(crate) fn port(family: Family) -> u16 {
     }
 }
 
-/// Finds the kernel's WireGuard; asking loads the module where there is one.
-fn generic() -> Result<Generic, String> {
+/// The reason why this machine's kernel cannot run WireGuard.
+#[derive(Debug, thiserror::Error)]
+pub enum WireGuardError {
+    /// The kernel has no WireGuard. `release` is that of the kernel after a space, or empty.
+    #[error(
+        "--flannel-backend=wireguard-native needs WireGuard, \
+         and this machine's kernel{release} has none"
+    )]
+    Missing {
+        /// The release of the kernel.
+        release: String,
+    },
+    /// The request for its number failed.
+    #[error("the kernel's WireGuard does not answer: {0}")]
+    NoAnswer(#[source] io::Error),
+}
+
+/// Finds the kernel's WireGuard. The request loads the module where there is one.
+fn generic() -> Result<Generic, WireGuardError> {
     match Generic::open() {
         Ok(Some(generic)) => Ok(generic),
-        Ok(None) => Err(format!(
-            "--flannel-backend=wireguard-native needs WireGuard, and this machine's kernel{} has none",
-            nix::sys::utsname::uname()
+        Ok(None) => {
+            let release = nix::sys::utsname::uname()
                 .map(|u| format!(" {}", u.release().to_string_lossy()))
-                .unwrap_or_default()
-        )),
-        Err(error) => Err(format!("the kernel's WireGuard does not answer: {error}")),
+                .unwrap_or_default();
+            Err(WireGuardError::Missing { release })
+        }
+        Err(error) => Err(WireGuardError::NoAnswer(error)),
     }
 }
 
 /// Whether this machine's kernel has WireGuard.
 ///
 /// # Errors
-/// What is missing, in words.
-pub(crate) fn supported() -> Result<(), String> {
+/// When it has none.
+pub(crate) fn supported() -> Result<(), WireGuardError> {
     generic().map(drop)
 }
 
@@ -83,7 +100,7 @@ pub(crate) struct Standing {
     pub(crate) index: u32,
     /// The node's key; the kernel works it out from the private one.
     pub(crate) key: PublicKey,
-    peers: BTreeMap<PublicKey, Seen>,
+    peers: BTreeMap<PublicKey, PeerState>,
 }
 
 /// What is to be done about a peer.
@@ -97,7 +114,7 @@ enum Step {
 /// one that says nothing new and has a session stays where the kernel found it, which may be behind
 /// a NAT. Without `complete` none is removed.
 fn decide(
-    present: &BTreeMap<PublicKey, Seen>,
+    present: &BTreeMap<PublicKey, PeerState>,
     wanted: &BTreeMap<PublicKey, Remote>,
     told: &BTreeMap<PublicKey, SocketAddr>,
     keepalive: u16,
@@ -106,7 +123,7 @@ fn decide(
 ) -> Vec<Step> {
     let mut out = Vec::new();
     for (key, remote) in wanted {
-        let unknown = Seen::default();
+        let unknown = PeerState::default();
         let seen = present.get(key).unwrap_or(&unknown);
         let moved = told.get(key).is_some_and(|before| *before != remote.endpoint);
         let stale = unix_time.saturating_sub(seen.handshake) >= STALE;
@@ -143,7 +160,7 @@ impl Wire {
     /// # Errors
     /// When the kernel has no WireGuard, or the key cannot be kept.
     pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
-        let generic = generic().map_err(Error::Config)?;
+        let generic = generic().map_err(|error| Error::Config(error.to_string()))?;
         let private = key::load_or_make(directory)
             .map_err(Error::io("cannot keep the node's key of WireGuard"))?;
         Ok(Self { generic, private, told: BTreeMap::new() })
@@ -213,7 +230,7 @@ impl Wire {
         (end, standing, mac): (&End, &Standing, &Mac),
         cluster: &[Cidr],
         keepalive: u16,
-        (wanted, complete): (&Wanted, bool),
+        (wanted, complete): (&DesiredState, bool),
         done: &mut Done,
     ) -> io::Result<()> {
         let family = end.family;
@@ -284,13 +301,13 @@ mod tests {
         (key(n), Remote { node: format!("n{n}"), endpoint: endpoint.parse().unwrap(), allowed })
     }
 
-    fn standing(n: u8, endpoint: &str, handshake: u64) -> (PublicKey, Seen) {
+    fn standing(n: u8, endpoint: &str, handshake: u64) -> (PublicKey, PeerState) {
         let allowed = [format!("10.42.{n}.0/24").parse().unwrap()].into();
-        (key(n), Seen { endpoint: endpoint.parse().ok(), keepalive: 0, handshake, allowed })
+        (key(n), PeerState { endpoint: endpoint.parse().ok(), keepalive: 0, handshake, allowed })
     }
 
     fn steps(
-        present: &[(PublicKey, Seen)],
+        present: &[(PublicKey, PeerState)],
         wanted: &[(PublicKey, Remote)],
         told: &[(PublicKey, &str)],
     ) -> Vec<Step> {

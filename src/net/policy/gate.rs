@@ -33,6 +33,18 @@ pub(crate) struct Covered {
     pub(crate) unknown: BTreeSet<ObjectKey>,
 }
 
+/// The rules of a pod were not applied within [`RULES_WAIT`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the rules of network policies for pod {pod} are not in the kernel after {} s: \
+     policies and pods have not synced \
+     (is a server reachable?), or the kernel refused them (see the log)",
+    RULES_WAIT.as_secs()
+)]
+pub(crate) struct RulesNotApplied {
+    pod: ObjectKey,
+}
+
 /// Where a pod waits for its rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate(pub(crate) watch::Receiver<Covered>);
@@ -41,17 +53,16 @@ impl Gate {
     /// Resolves once the rules of this generation, including those of this pod, are in the kernel.
     ///
     /// # Errors
-    /// The reason why the pod must not start.
-    pub(crate) async fn pass(&self, generation: u64, pod: &ObjectKey) -> Result<(), String> {
+    /// When they are not in time: the pod must not start.
+    pub(crate) async fn pass(
+        &self,
+        generation: u64,
+        pod: &ObjectKey,
+    ) -> Result<(), RulesNotApplied> {
         let mut covered = self.0.clone();
         let applied = covered.wait_for(|c| c.generation >= generation);
         if !matches!(tokio::time::timeout(RULES_WAIT, applied).await, Ok(Ok(_))) {
-            return Err(format!(
-                "the rules of network policies for pod {pod} are not in the kernel after {} s: \
-                 policies and pods have not synced \
-                 (is a server reachable?), or the kernel refused them (see the log)",
-                RULES_WAIT.as_secs()
-            ));
+            return Err(RulesNotApplied { pod: pod.clone() });
         }
         let known = covered.wait_for(|c| !c.unknown.contains(pod));
         if tokio::time::timeout(KNOWN_WAIT, known).await.is_err() {
@@ -74,7 +85,7 @@ mod tests {
         let (tell, told) = watch::channel(Covered::default());
         let gate = Gate(told);
         let pod = ObjectKey::new("n", "p");
-        let refused = gate.pass(3, &pod).await.unwrap_err();
+        let refused = gate.pass(3, &pod).await.unwrap_err().to_string();
         assert!(refused.contains("pod n/p are not in the kernel after 20 s"), "{refused}");
         let begin = tokio::time::Instant::now();
         tell.send_replace(Covered { generation: 3, unknown: [pod.clone()].into() });

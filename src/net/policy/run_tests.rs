@@ -158,7 +158,7 @@ async fn life() {
     let (tell, leases) = watch::channel(lease(1, "u1"));
     let key = ObjectKey::new("n", "a");
     let (tasks, gate) = begin(&api, leases.clone());
-    // Without a policy nobody else's pods are known, and every pod passes.
+    // Without a policy pods of other nodes are not watched, and every pod passes.
     gate.pass(1, &key).await.unwrap();
     assert_eq!(api.watched("pods"), Vec::<String>::new());
     assert_eq!(shell("nft list tables"), "");
@@ -174,7 +174,10 @@ async fn life() {
     );
     tell.send_replace(lease(2, "u1"));
     let waits = tokio::time::timeout(Duration::from_millis(300), gate.pass(2, &key)).await;
-    assert!(waits.is_err() && !isolates(), "nobody starts before it is known whom policies select");
+    assert!(
+        waits.is_err() && !isolates(),
+        "no pod starts before the selection of policies is known"
+    );
     api.release();
     gate.pass(2, &key).await.unwrap();
     assert!(isolates());

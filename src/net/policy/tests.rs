@@ -182,7 +182,7 @@ fn without_a_policy_everything_passes_and_nothing_is_made() {
     let mut world = World::new();
     assert!(world.0.decide().is_idle());
     world.check(HTTP, |_, _| true);
-    // A policy that selects nobody here.
+    // A policy that selects no pod of this node.
     world.set("x", "p", Some(json!({"podSelector": pod("nobody")})));
     assert!(world.0.decide().is_idle());
     world.set("w", "p", Some(json!({"podSelector": {}})));
@@ -283,7 +283,7 @@ fn ports_are_numbers_names_ranges_and_protocols() {
     open(number(81), (TCP, 80), false);
     open(number(81), (UDP, 81), false);
     open(json!([{"port": 81}]), (TCP, 81), true);
-    // "should allow ingress access on one named port", and no other port when the name is nobody's.
+    // "should allow ingress access on one named port", and no other port when no port has the name.
     open(json!([{"port": "serve-81-tcp"}]), (TCP, 81), true);
     open(json!([{"port": "serve-81-tcp"}]), (TCP, 80), false);
     open(json!([{"port": "nothing"}]), (TCP, 80), false);

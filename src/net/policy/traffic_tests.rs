@@ -213,16 +213,16 @@ fn pods_hand_each_other_no_frames_past_the_node_and_have_their_own_addresses_alo
                 who(&udp(&UdpSocket::bind((from, 0)).unwrap(), &Node::at(a, 8080)))
             })
         };
-        assert_eq!(under_another(node), "a", "while nobody is isolated");
+        assert_eq!(under_another(node), "a", "while no pod is isolated");
         b(node, format!("ip route replace {} dev eth0", block(a)));
         assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight");
         filter.set(Some(ingress_of_a(json!([]))));
         assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
         filter.set(Some(ingress_of_a(json!([{}]))));
-        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while somebody is");
+        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while a pod is isolated");
         b(node, format!("ip route del {} dev eth0", block(a)));
         assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
-        assert_ne!(under_another(node), "a", "while somebody is");
+        assert_ne!(under_another(node), "a", "while a pod is isolated");
     });
 }
 

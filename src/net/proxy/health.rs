@@ -109,17 +109,28 @@ impl HealthChecks {
     }
 }
 
+/// The health check node port of a Service cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on health check node port {port} of {service}: {source}")]
+struct ListenError {
+    port: u16,
+    /// `namespace/name`.
+    service: String,
+    source: std::io::Error,
+}
+
 async fn listen(
     tasks: Tasks,
     (namespace, name): (String, String),
     port: u16,
     (local, health): (Arc<Mutex<usize>>, Arc<Health>),
     stop: Shutdown,
-) -> Result<(), String> {
+) -> Result<(), ListenError> {
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
-        Err(_) => TcpListener::bind(("0.0.0.0", port)).await.map_err(|e| {
-            format!("cannot listen on health check node port {port} of {namespace}/{name}: {e}")
+        Err(_) => TcpListener::bind(("0.0.0.0", port)).await.map_err(|source| {
+            let service = format!("{namespace}/{name}");
+            ListenError { port, service, source }
         })?,
     };
     let service = move || {

@@ -4,8 +4,8 @@ use super::*;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
 
 #[test]
-fn add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back() {
-    if !privileged("add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back") {
+fn add_is_idempotent_and_check_reports_differences() {
+    if !privileged("add_is_idempotent_and_check_reports_differences") {
         return;
     }
     in_namespace(|| {
@@ -45,6 +45,23 @@ fn add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back() {
             "eth0 has not the address 10.42.0.2"
         );
         assert_eq!(server.work(Command::Add, &call).unwrap()["ips"], first["ips"], "repaired");
+    });
+}
+
+#[test]
+fn delete_is_idempotent_and_leases_of_lost_links_and_failed_calls_are_released() {
+    if !privileged("delete_is_idempotent_and_leases_of_lost_links_and_failed_calls_are_released") {
+        return;
+    }
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path());
+        let (_keep, blocks) = watch::channel(config.pod_cidrs.clone());
+        let (ports, _seen) = watch::channel(HostPorts::new());
+        let server = Server::open(&config, blocks.clone(), ports.clone()).unwrap();
+        let pod = Pod::new();
+        server.work(Command::Add, &request("ADD", "one", &pod, serde_json::json!({}))).unwrap();
+        let code = |r: Result<Value, Failure>| r.unwrap_err().code;
         let other = Pod::new();
         let second = server
             .work(Command::Add, &request("ADD", "two", &other, serde_json::json!({})))

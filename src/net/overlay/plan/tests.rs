@@ -38,7 +38,7 @@ fn peer(name: &str, n: u8, address: &str, kind: &str) -> Peer {
     }
 }
 
-fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> Wanted {
+fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> DesiredState {
     let underlay = Underlay {
         index: 2,
         mtu: 1500,
@@ -57,7 +57,7 @@ fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> 
     plan(&own, peers, before)
 }
 
-fn routes(wanted: &Wanted) -> Vec<String> {
+fn routes(wanted: &DesiredState) -> Vec<String> {
     wanted.routes.iter().map(|(to, way)| format!("{to} {way:?}")).collect()
 }
 

@@ -66,7 +66,7 @@ fn spoil(family: Family) {
         runtime.block_on(probe::find(size, true, |ask| probe::answered(to, ask)))
     };
     assert_eq!(a.space.run(look), Finding::Well);
-    // A card that does not complete checksums inside VXLAN: whoever gets such a packet drops it.
+    // A card that does not complete checksums inside VXLAN: the receiver drops such a packet.
     let (header, table, link) = match family {
         Family::V4 => (20_u16, "ip", "flannel.1"),
         Family::V6 => (40, "ip6", "flannel-v6.1"),
@@ -88,7 +88,7 @@ fn spoil(family: Family) {
     let told = outcome.problems.iter().find(|p| p.key() == key).unwrap();
     assert!(told.what().contains("to node c were spoiled"), "{}", told.what());
     assert_eq!(a.space.run(look), Finding::Well);
-    // It is remembered, and holds for a link that is made anew.
+    // The setting is recorded, and applies to a link that is made again.
     a.with(move |inner| {
         shell(&format!("ip link del {link}"));
         inner.spoiled.clear();
