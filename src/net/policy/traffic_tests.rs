@@ -150,7 +150,8 @@ fn what_goes_out_is_judged_by_where_it_arrives() {
         )));
         assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "b", "the endpoint counts");
         assert_eq!(node.ask_in_pod(0, node.client(), 8080), "dropped");
-        filter.set(Some(egress_of_a(json!([{"to": [{"ipBlock": {"cidr": block(own)}}, {"ipBlock": {"cidr": block(node.client())}}]}]))));
+        let to = [own, node.client()].map(|ip| json!({"ipBlock": {"cidr": block(ip)}}));
+        filter.set(Some(egress_of_a(json!([{"to": to}]))));
         assert_eq!(who(&node.ask_in_pod(0, own, 8080)), "node");
         assert_eq!(who(&node.ask_in_pod(0, node.client(), 8080)), "out");
         assert_eq!(node.ask_in_pod(0, b, 8080), "dropped");
