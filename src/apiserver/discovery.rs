@@ -205,8 +205,13 @@ fn resource_list(name: &str, group: &str, version: &Version) -> Value {
     for row in &version.resources {
         resources.push(legacy_resource(row));
         for sub in &row.spec.subresources {
-            let mut value = json!({"name": format!("{}/{}", row.spec.gvr.resource, sub.name), "singularName": "",
-                "namespaced": row.spec.namespaced, "kind": *sub.kind.kind, "verbs": sub.verbs.iter().map(|v| &**v).collect::<Vec<_>>()});
+            let mut value = json!({
+                "name": format!("{}/{}", row.spec.gvr.resource, sub.name),
+                "singularName": "",
+                "namespaced": row.spec.namespaced,
+                "kind": *sub.kind.kind,
+                "verbs": sub.verbs.iter().map(|verb| &**verb).collect::<Vec<_>>(),
+            });
             if let Some(map) = value.as_object_mut().filter(|_| !sub.kind.version.is_empty()) {
                 map.insert("group".into(), (*sub.kind.group).into());
                 map.insert("version".into(), (*sub.kind.version).into());

@@ -51,10 +51,9 @@ fn identity(host: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Go's `"apiserver-" +
-    /// strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sha256(host)[:16]))`,
-    /// whose digest of `localhost` begins with `49960de5880e8c687434170f6476605b` (`printf
-    /// localhost | sha256sum`).
+    /// Upstream's identity is `apiserver-` and the first 16 bytes of the host name's SHA-256 in
+    /// base32, lowercase and without padding. The digest of `localhost` begins with
+    /// `49960de5880e8c687434170f6476605b` (`printf localhost | sha256sum`).
     #[test]
     fn a_server_is_named_as_upstream_names_it() {
         assert_eq!(identity("localhost"), "apiserver-jgla3zmib2ggq5buc4hwi5talm");

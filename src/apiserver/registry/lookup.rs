@@ -103,7 +103,8 @@ macro_rules! resources {
     ($($name:ident = $group:literal, $version:literal, $resource:literal;)*) => {
         $(
             #[doc = concat!("`", $resource, "` of group `", $group, "`.")]
-            pub static $name: LazyLock<Gvr> = LazyLock::new(|| Gvr::new($group, $version, $resource));
+            pub static $name: LazyLock<Gvr> =
+                LazyLock::new(|| Gvr::new($group, $version, $resource));
         )*
     };
 }

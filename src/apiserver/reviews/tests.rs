@@ -30,7 +30,10 @@ async fn ask(resource: &str, mut object: Value) -> Result<Value, Status> {
 
 #[tokio::test]
 async fn access_reviews_answer_for_the_named_subject() {
-    let sar = |user: &str, groups: &[&str], verb: &str| json!({"spec": {"user": user, "groups": groups, "resourceAttributes": {"namespace": "a", "verb": verb, "resource": "pods"}}});
+    let sar = |user: &str, groups: &[&str], verb: &str| {
+        let attributes = json!({"namespace": "a", "verb": verb, "resource": "pods"});
+        json!({"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}})
+    };
     assert_eq!(
         ask("subjectaccessreviews", sar("u", &["g"], "get")).await.unwrap(),
         json!({"allowed": false})
