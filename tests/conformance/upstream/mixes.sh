@@ -6,12 +6,13 @@ ours_is_the_server() { # sets the variables of upstream's parts
     server_ca=$scratch/$server_name/data/server/tls/server-ca.crt
 }
 as() { kubeconfig "$keys/$1.yaml" "$server_url" "$server_ca" "$1"; } # user of upstream_identities
-# machines with a node of ours: a node is Ready before it has imported the archive's images
+# A node is Ready before it has imported the images of the archive.
 have_images() {
   local name
   for name; do
     timeout 300 sh \
-      -c "until grep 'conformance.tar' '$out/$name.log' | grep -qE 'images (not )?imported'
+      -c "until grep 'conformance.tar' '$out/$name.log' |
+          grep -qE 'images imported|cannot import images'
         do sleep 0.2; done"
     grep 'conformance.tar' "$out/$name.log" | grep -q 'images imported' || {
       failed=1
