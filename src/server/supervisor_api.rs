@@ -1,5 +1,5 @@
-//! The supervisor API: the fixed paths on the API port that are not part of Kubernetes, for joins of
-//! machines and tunnels of agents.
+//! The supervisor API: the fixed paths on the API port that are not part of Kubernetes, for
+//! joins of machines and tunnels of agents.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

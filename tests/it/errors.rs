@@ -6,27 +6,24 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::files::files;
 
-/// Parsers of small texts, whose private functions may explain a fault by a text.
-const SMALL_PARSERS: &[&str] = &[];
-
-/// Folders that still have errors that are texts.
-const PENDING: &[&str] = &[];
-
 /// Source files of the program, tests left out.
 fn sources() -> Vec<PathBuf> {
     let is_test = |path: &Path| {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let folder = |name: &str| path.components().any(|part| part.as_os_str() == name);
-        stem.ends_with("tests") || stem == "testing" || folder("tests") || folder("examples")
+        stem.ends_with("tests")
+            || stem.ends_with("_test")
+            || stem == "testing"
+            || folder("tests")
+            || folder("examples")
     };
     files(&["src"], ".rs").into_iter().filter(|path| !is_test(path)).collect()
 }
 
-/// A function's or an alias's name, whether other modules see it, and what is wrong with its type.
+/// A function or an alias, and what is wrong with its type.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     name: String,
-    is_public: bool,
     reason: &'static str,
 }
 
@@ -35,12 +32,10 @@ fn faults(tokens: TokenStream) -> Vec<Fault> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut faults = Vec::new();
     let mut at = 0;
-    let mut is_public = false;
     let mut is_test = false;
     while let Some(token) = tokens.get(at) {
         at += 1;
         match token {
-            TokenTree::Ident(word) if *word == "pub" => is_public = true,
             TokenTree::Ident(word) if *word == "fn" || *word == "type" => {
                 let is_end = |token: &TokenTree| match token {
                     TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -53,24 +48,21 @@ fn faults(tokens: TokenStream) -> Vec<Fault> {
                     (signature.first(), wrong_type(signature))
                     && !is_test
                 {
-                    faults.push(Fault { name: name.to_string(), is_public, reason });
+                    faults.push(Fault { name: name.to_string(), reason });
                 }
                 at = end;
-                is_public = false;
             }
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
                 if !is_test {
                     faults.extend(self::faults(group.stream()));
                 }
-                (is_public, is_test) = (false, false);
+                is_test = false;
             }
             TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
                 let text = group.stream().to_string().replace(' ', "");
                 is_test |= text == "cfg(test)" || text == "test" || text.starts_with("tokio::test");
             }
-            TokenTree::Punct(mark) if mark.as_char() == ';' => {
-                (is_public, is_test) = (false, false)
-            }
+            TokenTree::Punct(mark) if mark.as_char() == ';' => is_test = false,
             _ => {}
         }
     }
@@ -126,16 +118,9 @@ fn arguments(text: &str) -> Vec<&str> {
 fn errors_are_types() {
     let mut all = Vec::new();
     for path in sources() {
-        let name = path.to_string_lossy();
-        if PENDING.iter().any(|folder| name.starts_with(folder)) {
-            continue;
-        }
-        let is_parser = SMALL_PARSERS.contains(&&*name);
         let source = std::fs::read_to_string(&path).unwrap();
         for fault in faults(source.parse().unwrap()) {
-            if !is_parser || fault.is_public {
-                all.push(format!("{name}: {}: {}", fault.name, fault.reason));
-            }
+            all.push(format!("{}: {}: {}", path.display(), fault.name, fault.reason));
         }
     }
     assert!(all.is_empty(), "{}\n{} in all", all.join("\n"), all.len());
@@ -152,8 +137,7 @@ fn signatures_are_read() {
         fn f() -> Result<BTreeMap<String, String>, E> {}
         #[cfg(test)] mod tests { fn g() -> Result<(), String> {} }
         fn h() -> Result<(), String>;";
-    let names: Vec<(String, bool)> =
-        faults(source.parse().unwrap()).into_iter().map(|f| (f.name, f.is_public)).collect();
-    let expected = [("b", false), ("c", true), ("d", false), ("E", true), ("h", false)];
-    assert_eq!(names, expected.map(|(name, is_public)| (name.to_owned(), is_public)));
+    let names: Vec<String> =
+        faults(source.parse().unwrap()).into_iter().map(|fault| fault.name).collect();
+    assert_eq!(names, ["b", "c", "d", "E", "h"]);
 }

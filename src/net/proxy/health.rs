@@ -45,7 +45,8 @@ pub(crate) struct HealthChecks {
     checks: Mutex<HashMap<(String, String), Check>>,
 }
 
-/// The response about a Service: 200 if this node has endpoints of it and its proxy works, else 503.
+/// The response about a Service: 200 if this node has endpoints of it and a working proxy, else
+/// 503.
 fn service_response(namespace: &str, name: &str, local: usize, healthy: bool) -> Response {
     let body = serde_json::json!({
         "service": {"namespace": namespace, "name": name},
