@@ -101,14 +101,13 @@ impl PodActions {
             }
             _ => set_up.await,
         };
-        let volumes = volumes.map_err(|error| {
+        let volumes = volumes.inspect_err(|error| {
             self.node.api.events.pod_event(
                 pod,
                 EventType::Warning,
                 events::FAILED_MOUNT,
                 error.to_string(),
             );
-            error
         })?;
         let mut outcome = Ok(());
         if *next != Plan::default() {

@@ -134,7 +134,7 @@ impl KillFailures {
 
     /// Returns the failures as one error, if any.
     fn error(self) -> Option<KillPodError> {
-        (!self.0.is_empty()).then(|| KillPodError(self.0))
+        (!self.0.is_empty()).then_some(KillPodError(self.0))
     }
 }
 
