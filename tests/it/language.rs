@@ -153,7 +153,7 @@ fn comments_and_texts_use_plain_words() {
     let mut faults = Vec::new();
     let this = Path::new("tests/it/language.rs");
     for path in sources().iter().filter(|path| *path != this) {
-        let source = std::fs::read_to_string(&path).unwrap();
+        let source = std::fs::read_to_string(path).unwrap();
         for Piece { line, text, kind } in
             pieces(&source).iter().filter(|piece| piece.kind != Kind::Code)
         {
