@@ -260,7 +260,10 @@ mod tests {
     fn an_up_to_date_status_is_not_changed() {
         let names = json!({"plural": "foos", "singular": "foo", "kind": "Foo",
             "listKind": "FooList"});
-        let condition = |name: &str, reason: &str, message: &str| json!({"type": name, "status": "True", "reason": reason, "message": message});
+        let condition = |name: &str, reason: &str, message: &str| {
+            let status = "True";
+            json!({"type": name, "status": status, "reason": reason, "message": message})
+        };
         let initial = "the initial names have been accepted";
         let status = json!({"acceptedNames": names, "conditions": [
             condition("NamesAccepted", "NoConflicts", "no conflicts found"),
