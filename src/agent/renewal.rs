@@ -261,16 +261,7 @@ mod tests {
             addresses: vec!["192.0.2.7".parse().unwrap()],
             version: "v1.37.1".into(),
         };
-        let mut settings = ClusterSettings {
-            cluster_cidrs: Vec::new(),
-            service_cidrs: Vec::new(),
-            cluster_dns: Vec::new(),
-            cluster_domain: "cluster.local".into(),
-            proxy: true,
-            network_policies: true,
-            backend: settings::Backend::default(),
-            servers: Vec::new(),
-        };
+        let mut settings = ClusterSettings::default();
         let keys = Keys::generate().unwrap();
         let ask = machine.join_request(&keys).unwrap();
         let now = pki::now();

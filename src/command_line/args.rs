@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use ::cluster::token::Secret;
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod certificate;
+mod cluster;
 mod datastore;
 mod encrypt;
 mod node;
@@ -13,10 +15,10 @@ mod s3;
 mod snapshot;
 mod token;
 
+pub(crate) use self::cluster::ClusterArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
-use cluster::token::Secret;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
@@ -206,12 +208,8 @@ pub struct ServerArgs {
     /// Run no scheduler
     #[arg(long, help_heading = "Components")]
     pub disable_scheduler: bool,
-    /// Run no service proxy
-    #[arg(long, help_heading = "Components")]
-    pub disable_kube_proxy: bool,
-    /// Do not enforce NetworkPolicies
-    #[arg(long, help_heading = "Components")]
-    pub disable_network_policy: bool,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 
     /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a
     /// random one in server/token] [env: KUBE_LITE_TOKEN]

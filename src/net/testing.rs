@@ -110,11 +110,8 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
             cluster_cidrs: blocks(&["10.42.0.0/16", "fd00:42::/48"]),
             service_cidrs: blocks(&["10.43.0.0/16", "fd00:43::/112"]),
             cluster_dns: vec!["10.43.0.10".parse().unwrap()],
-            cluster_domain: "cluster.local".into(),
-            proxy: true,
-            network_policies: true,
             backend: settings::Backend::None,
-            servers: Vec::new(),
+            ..settings::ClusterSettings::default()
         },
         addresses: tokio::sync::watch::Sender::new(vec!["192.0.2.1".parse().unwrap()]),
         left_out: tokio::sync::watch::Sender::default(),

@@ -234,16 +234,17 @@ fn cluster_settings(
     cluster_dns: Vec<IpAddr>,
     (backend, advertise): (Option<settings::Backend>, IpAddr),
 ) -> ClusterSettings {
-    ClusterSettings {
+    let mut settings = ClusterSettings {
         cluster_cidrs: ranges.pods,
         service_cidrs: ranges.services,
         cluster_dns,
         cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
-        proxy: !args.disable_kube_proxy,
-        network_policies: !args.disable_network_policy,
         backend: backend.unwrap_or_default(),
         servers: vec![SocketAddr::new(advertise, args.https_listen_port).to_string()],
-    }
+        ..ClusterSettings::default()
+    };
+    args.cluster.apply(&mut settings);
+    settings
 }
 
 /// The administrator's kubeconfig: its path and mode.

@@ -40,6 +40,22 @@ pub struct ClusterSettings {
     pub servers: Vec<String>,
 }
 
+/// The settings of a cluster without ranges, DNS and servers; components are on.
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        Self {
+            cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            proxy: true,
+            network_policies: true,
+            backend: Backend::default(),
+            servers: Vec::new(),
+        }
+    }
+}
+
 impl ClusterSettings {
     /// The names of the fields that differ, as in log messages. The servers are left out: a running
     /// node updates them.
@@ -93,11 +109,9 @@ mod tests {
             cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
             service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
             cluster_dns: vec!["10.43.0.10".parse().unwrap()],
-            cluster_domain: "cluster.local".into(),
-            proxy: true,
-            network_policies: true,
             backend: Backend::HostGateway,
             servers: vec!["192.0.2.1:6443".into()],
+            ..ClusterSettings::default()
         };
         let text = serde_json::to_string(&settings).unwrap();
         assert_eq!(

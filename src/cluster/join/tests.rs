@@ -14,11 +14,8 @@ fn settings() -> ClusterSettings {
         cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
         service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
         cluster_dns: vec!["10.43.0.10".parse().unwrap()],
-        cluster_domain: "cluster.local".into(),
-        proxy: true,
-        network_policies: true,
-        backend: settings::Backend::Auto,
         servers: vec!["192.0.2.2:6443".into()],
+        ..ClusterSettings::default()
     }
 }
 
