@@ -35,6 +35,9 @@ pub struct ClusterSettings {
     /// The overlay backend, unless a node's own flag overrides it.
     #[serde(default)]
     pub backend: Backend,
+    /// MTU of pods in bytes; without it each node has its own, by its link to the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_mtu: Option<u32>,
     /// Addresses of the servers' API, `host:port`.
     #[serde(default)]
     pub servers: Vec<String>,
@@ -51,6 +54,7 @@ impl Default for ClusterSettings {
             proxy: true,
             network_policies: true,
             backend: Backend::default(),
+            pod_mtu: None,
             servers: Vec::new(),
         }
     }
@@ -68,6 +72,7 @@ impl ClusterSettings {
             ("service proxy", self.proxy != other.proxy),
             ("network policies", self.network_policies != other.network_policies),
             ("overlay", self.backend != other.backend),
+            ("MTU of pods", self.pod_mtu != other.pod_mtu),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -124,5 +129,9 @@ mod tests {
         assert_eq!(settings.differences(&other), [""; 0]);
         other.proxy = false;
         assert_eq!(settings.differences(&other), ["service proxy"]);
+        let narrow = ClusterSettings { pod_mtu: Some(1400), ..settings.clone() };
+        let text = serde_json::to_string(&narrow).unwrap();
+        assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), narrow);
+        assert_eq!(settings.differences(&narrow), ["MTU of pods"]);
     }
 }

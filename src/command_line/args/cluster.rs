@@ -12,6 +12,11 @@ pub struct ClusterArgs {
     /// Do not enforce NetworkPolicies
     #[arg(long, help_heading = "Components")]
     pub disable_network_policy: bool,
+    /// MTU of pods on all nodes, such as 1400 where the path between machines is narrower than their
+    /// links [default: that of each node's link to the others, less what the backend adds]
+    #[arg(long, value_name = "BYTES", help_heading = "Networking",
+        value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub pod_mtu: Option<u32>,
 }
 
 impl ClusterArgs {
@@ -19,5 +24,6 @@ impl ClusterArgs {
     pub fn apply(&self, settings: &mut ClusterSettings) {
         settings.proxy = !self.disable_kube_proxy;
         settings.network_policies = !self.disable_network_policy;
+        settings.pod_mtu = self.pod_mtu;
     }
 }
