@@ -178,3 +178,28 @@ fn the_table_of_flags_is_that_of_help() {
         "{path} is not what --help says, run KUBE_LITE_UPDATE=1 cargo test --test it flags: {differs:?}"
     );
 }
+
+/// The names of tests in a document: the last segments of paths in code spans.
+fn named_tests(text: &str) -> Vec<&str> {
+    let spans = text.split('`').skip(1).step_by(2);
+    let segments = spans.filter_map(|span| span.rsplit(['…', ':', ' ']).next());
+    let is_test_name = |name: &&str| {
+        name.matches('_').count() >= 3 && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    segments.filter(is_test_name).collect()
+}
+
+#[test]
+fn the_tests_that_the_security_rules_name_exist() {
+    let sources: Vec<String> =
+        files(&["src"], ".rs").iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let text = std::fs::read_to_string("tests/security.md").unwrap();
+    let names = named_tests(&text);
+    assert!(names.len() > 40, "only {} names were found", names.len());
+    let mut missing = names;
+    missing.retain(|name| {
+        let signature = format!("fn {name}(");
+        !sources.iter().any(|source| source.contains(&signature))
+    });
+    assert!(missing.is_empty(), "tests/security.md names tests that do not exist: {missing:?}");
+}
