@@ -12,9 +12,11 @@ pub struct ClusterArgs {
     /// Do not enforce NetworkPolicies
     #[arg(long, help_heading = "Components")]
     pub disable_network_policy: bool,
-    /// MTU of pods on all nodes, such as 1400 where the path between machines is narrower than their
-    /// links [default: that of each node's link to the others, less what the backend adds]
-    #[arg(long, value_name = "BYTES", help_heading = "Networking",
+    /// MTU of pods on all nodes, such as 1400 where the path between machines is narrower than
+    /// their links [default: that of each node's link to the others, less what the backend adds]
+    #[arg(
+        long,
+        value_name = "BYTES", help_heading = "Networking",
         value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub pod_mtu: Option<u32>,
 }
