@@ -1,5 +1,5 @@
-//! Gathers the writes of one poll: HTTP/2 flushes each larger frame before it takes the next, and a
-//! system call per response costs more than the response.
+//! Gathers the writes of one poll of a connection's task. Without this, HTTP/2 flushes each larger
+//! frame before it takes the next, and a system call per response costs more than the response.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,12 +18,12 @@ use crate::io::{BoxIo, Io};
 /// Maximum number of gathered bytes; with more they are written at once.
 const GATHERED_MAX: usize = 32 * 1024;
 
-/// Pieces of at least this size are not copied, but written together with the gathered bytes before
-/// them.
+/// Maximum size of a piece that is copied. Larger ones are written at once, together with the
+/// gathered bytes before them.
 const COPIED_MAX: usize = 4 * 1024;
 
-/// Buffer capacity that is kept between polls.
-const KEPT: usize = 4 * 1024;
+/// Maximum buffer capacity that is kept between polls; a larger buffer is freed.
+const KEPT_CAPACITY: usize = 4 * 1024;
 
 /// A connection that can delay partial segments.
 pub trait Hold: Io {
@@ -36,7 +36,7 @@ impl Hold for TcpStream {
     fn set_corked(&self, on: bool) {
         if let Err(error) = SockRef::from(self).set_tcp_cork(on) {
             // The connection has ended, which the next write reports.
-            tracing::debug!(%error, "a connection cannot be corked");
+            tracing::debug!(%error, "connection: cannot set TCP_CORK");
         }
     }
 }
@@ -47,39 +47,43 @@ impl Hold for server::TlsStream<TcpStream> {
     }
 }
 
-/// Members send each other messages that need few writes.
+/// Is not corked: this is a connection between members, whose messages need few writes.
 impl Hold for client::TlsStream<BoxIo> {}
 
 struct Inner {
     io: Box<dyn Hold>,
+    /// Bytes to write at the end of the poll.
     gathered: BytesMut,
-    /// Large pieces written in this poll.
-    large: usize,
-    held: bool,
+    /// The number of large pieces written in this poll.
+    large_pieces: usize,
+    /// Whether the kernel delays partial segments at present.
+    is_corked: bool,
 }
 
 impl Inner {
     /// Writes a piece that is not gathered. HTTP/2 splits a long response into frames of 16 KiB,
-    /// which the kernel would push and report one by one; from the second frame of a poll on it is
+    /// which the kernel would send one by one; from the second frame of a poll on the connection is
     /// corked.
     fn poll_write_large(&mut self, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
-        self.large += usize::from(piece.len() > COPIED_MAX);
-        if self.large > 1 && !self.held {
-            self.held = true;
+        // A small piece arrives here if the buffer is full.
+        self.large_pieces += usize::from(piece.len() > COPIED_MAX);
+        if self.large_pieces > 1 && !self.is_corked {
+            self.is_corked = true;
             self.io.set_corked(true);
         }
         self.poll_write(cx, piece)
     }
 
-    fn let_go(&mut self) {
-        self.large = 0;
-        if std::mem::take(&mut self.held) {
+    /// Ends the poll: sends the delayed partial segment.
+    fn uncork(&mut self) {
+        self.large_pieces = 0;
+        if std::mem::take(&mut self.is_corked) {
             self.io.set_corked(false);
         }
     }
 
-    /// Writes the gathered bytes and as much of `more` as goes with them; returns how many bytes of
-    /// `more` were written, at least one unless it is empty.
+    /// Writes the gathered bytes, and as much of `more` as the same system call accepts. Returns
+    /// how many bytes of `more` were written, at least one unless it is empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, more: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let before = self.gathered.len();
@@ -106,18 +110,18 @@ impl Inner {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write(cx, &[]))?;
-        if self.gathered.capacity() > KEPT {
+        if self.gathered.capacity() > KEPT_CAPACITY {
             self.gathered = BytesMut::new();
         }
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
-        self.let_go();
+        self.uncork();
         Poll::Ready(Ok(()))
     }
 }
 
-/// A connection that writes at the end of each poll of its task, by [`Cork::poll_flush`]; clones
-/// share it. Used with [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked), which
-/// knows where a poll ends.
+/// A connection that writes at the end of each poll of its task; clones share the connection.
+/// [`InlineExecutor::drive_corked`](crate::InlineExecutor::drive_corked) calls [`Cork::poll_flush`]
+/// at that time.
 #[derive(Clone)]
 pub struct Cork(Arc<Mutex<Inner>>);
 
@@ -130,7 +134,7 @@ impl std::fmt::Debug for Cork {
 impl Cork {
     /// Wraps a connection that has no other writer.
     pub fn new(io: Box<dyn Hold>) -> Self {
-        let inner = Inner { io, gathered: BytesMut::new(), large: 0, held: false };
+        let inner = Inner { io, gathered: BytesMut::new(), large_pieces: 0, is_corked: false };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -181,7 +185,7 @@ impl AsyncWrite for Cork {
                         break;
                     }
                 }
-                // An error of earlier writes is reported first.
+                // Return what was taken; the next call returns the error or waits.
                 _ if taken > 0 => break,
                 other => return other,
             }
@@ -193,7 +197,7 @@ impl AsyncWrite for Cork {
         true
     }
 
-    /// Does nothing: the end of the poll flushes.
+    /// Does nothing: the bytes are flushed at the end of the poll.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -213,7 +217,8 @@ mod tests {
 
     impl Hold for DuplexStream {}
 
-    /// A connection that records its writes and whether it was corked.
+    /// A connection that records its calls in order: `Ok` with the length of a write, `Err` with
+    /// the argument of `set_corked`.
     #[derive(Clone, Default)]
     struct RecordingConnection(Arc<Mutex<Vec<Result<usize, bool>>>>);
 
@@ -253,37 +258,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_several_large_pieces_the_kernel_is_told_that_more_comes_until_the_turn_ends() {
-        let told = RecordingConnection::default();
-        let mut cork = Cork::new(Box::new(told.clone()));
-        let done = || std::mem::take(&mut *told.0.lock());
+    async fn a_connection_is_corked_from_the_second_large_piece_to_the_end_of_the_poll() {
+        let recording = RecordingConnection::default();
+        let mut cork = Cork::new(Box::new(recording.clone()));
+        let calls = || std::mem::take(&mut *recording.0.lock());
         let (small, large) = (vec![0; 100], vec![0; 16_000]);
         cork.write_all(&large).await.unwrap();
-        turn(&cork).await;
-        assert_eq!(done(), [Ok(16_000)], "one alone goes out as it is");
+        end_poll(&cork).await;
+        assert_eq!(calls(), [Ok(16_000)], "a single large piece is not corked");
         for piece in [&large, &large, &large, &small] {
             cork.write_all(piece).await.unwrap();
         }
-        assert_eq!(done(), [Ok(16_000), Err(true), Ok(16_000), Ok(16_000)]);
-        turn(&cork).await;
-        assert_eq!(done(), [Ok(100), Err(false)]);
+        assert_eq!(calls(), [Ok(16_000), Err(true), Ok(16_000), Ok(16_000)]);
+        end_poll(&cork).await;
+        assert_eq!(calls(), [Ok(100), Err(false)]);
         cork.write_all(&small).await.unwrap();
-        turn(&cork).await;
-        assert_eq!(done(), [Ok(100)]);
+        end_poll(&cork).await;
+        assert_eq!(calls(), [Ok(100)]);
         for piece in [&large, &large] {
             cork.write_all(piece).await.unwrap();
         }
         cork.shutdown().await.unwrap();
-        assert_eq!(done(), [Ok(16_000), Err(true), Ok(16_000), Err(false)], "also at the end");
+        assert_eq!(
+            calls(),
+            [Ok(16_000), Err(true), Ok(16_000), Err(false)],
+            "shutdown uncorks, too"
+        );
     }
 
     /// A connection with a buffer of this size, and its peer.
-    fn corked(room: usize) -> (Cork, DuplexStream) {
-        let (near, far) = duplex(room);
+    fn corked(capacity: usize) -> (Cork, DuplexStream) {
+        let (near, far) = duplex(capacity);
         (Cork::new(Box::new(near)), far)
     }
 
-    async fn turn(cork: &Cork) {
+    /// Does what the executor does at the end of a poll.
+    async fn end_poll(cork: &Cork) {
         std::future::poll_fn(|cx| cork.poll_flush(cx)).await.unwrap();
     }
 
@@ -294,46 +304,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_pieces_go_at_the_end_of_the_turn() {
+    async fn small_pieces_are_written_at_the_end_of_the_poll() {
         let (mut cork, mut far) = corked(1 << 20);
         cork.write_all(b"one ").await.unwrap();
         let both = [IoSlice::new(b"two "), IoSlice::new(b"three")];
         assert_eq!(cork.write_vectored(&both).await.unwrap(), 9);
         cork.flush().await.unwrap();
-        let mut came = [0; 32];
-        let early = std::time::Duration::from_millis(1);
-        assert!(tokio::time::timeout(early, far.read(&mut came)).await.is_err());
-        turn(&cork).await;
-        let count = far.read(&mut came).await.unwrap();
-        assert_eq!(&came[..count], b"one two three");
+        let mut received = [0; 32];
+        let timeout = std::time::Duration::from_millis(1);
+        assert!(tokio::time::timeout(timeout, far.read(&mut received)).await.is_err());
+        end_poll(&cork).await;
+        let count = far.read(&mut received).await.unwrap();
+        assert_eq!(&received[..count], b"one two three");
     }
 
     #[tokio::test]
-    async fn all_bytes_come_in_their_order_whatever_their_sizes_and_the_room() {
+    async fn bytes_arrive_in_order_for_all_sizes_of_pieces_and_buffers() {
         let pieces = pieces(&[9, 300, 5000, 1, 4096, 4097, 16_384, 30_000, 2, 4000, 70_000, 13]);
         let all = pieces.concat();
-        for room in [1, 7, 4096, 20_000, 1 << 20] {
-            let (mut cork, mut far) = corked(room);
+        for capacity in [1, 7, 4096, 20_000, 1 << 20] {
+            let (mut cork, mut far) = corked(capacity);
             let write = async {
                 for (n, piece) in pieces.iter().enumerate() {
                     cork.write_all(piece).await.unwrap();
                     if n % 4 == 3 {
-                        turn(&cork).await;
+                        end_poll(&cork).await;
                     }
                 }
                 // Shutdown writes the rest.
                 cork.shutdown().await.unwrap();
                 drop(cork);
             };
-            let mut came = Vec::new();
-            let (read, ()) = tokio::join!(far.read_to_end(&mut came), write);
-            assert_eq!(read.unwrap(), all.len(), "room for {room}");
-            assert!(came == all, "room for {room}");
+            let mut received = Vec::new();
+            let (read, ()) = tokio::join!(far.read_to_end(&mut received), write);
+            assert_eq!(read.unwrap(), all.len(), "buffer of {capacity} bytes");
+            assert!(received == all, "buffer of {capacity} bytes");
         }
     }
 
     #[tokio::test]
-    async fn no_more_than_a_bound_is_gathered() {
+    async fn gathered_bytes_never_exceed_gathered_max() {
         let (mut cork, far) = corked(64);
         let many = async {
             for _ in 0..GATHERED_MAX {
@@ -341,7 +351,10 @@ mod tests {
             }
         };
         let wait = std::time::Duration::from_millis(20);
-        assert!(tokio::time::timeout(wait, many).await.is_err(), "it waits for the other end");
+        assert!(
+            tokio::time::timeout(wait, many).await.is_err(),
+            "the writer waits for the other end"
+        );
         assert!(cork.0.lock().gathered.len() <= GATHERED_MAX);
         drop(far);
         assert!(cork.write_all(&[0; GATHERED_MAX]).await.is_err());

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use crate::Shutdown;
 use crate::{clock, tasks};
 
-/// Bytes received and sent after which a trim is worthwhile; processing them needs several times as
-/// much.
+/// Bytes received and sent after which a trim is worthwhile: processing them allocates several
+/// times as much.
 pub const BURST_BYTES: usize = 8 * 1024 * 1024;
 
 /// A burst is over when no further burst was reported for this long.
@@ -25,39 +25,42 @@ pub const SETTLE: Duration = Duration::from_secs(2);
 /// milliseconds, and a page fault for each page that is used again.
 const ROUNDS_MAX: u32 = 15;
 
-static WORKED: AtomicUsize = AtomicUsize::new(0);
+/// Bytes reported since the last reset.
+static REPORTED: AtomicUsize = AtomicUsize::new(0);
+/// Notified when the reported bytes reach [`BURST_BYTES`].
 static BURST: Notify = Notify::const_new();
 
 /// Records bytes that were received or sent.
 pub fn worked(bytes: usize) {
-    let before = WORKED.fetch_add(bytes, Relaxed);
+    let before = REPORTED.fetch_add(bytes, Relaxed);
     if before < BURST_BYTES && before.saturating_add(bytes) >= BURST_BYTES {
         BURST.notify_one();
     }
 }
 
-/// Calls `give_back`, which may block, after the start and after each burst, until shutdown.
+/// Calls `return_memory`, which may block, after the start and after each burst, until shutdown.
 ///
 /// # Errors
 /// None; the signature is that of tasks.
-pub async fn keep_small(shutdown: Shutdown, give_back: fn()) -> Result<(), Infallible> {
+pub async fn keep_small(shutdown: Shutdown, return_memory: fn()) -> Result<(), Infallible> {
     loop {
+        // Wait for an interval without a burst.
         for _ in 0..ROUNDS_MAX {
-            WORKED.store(0, Relaxed);
+            REPORTED.store(0, Relaxed);
             tokio::select! {
                 () = clock::sleep(SETTLE) => {}
                 () = shutdown.requested() => return Ok(()),
             }
-            if WORKED.load(Relaxed) < BURST_BYTES {
+            if REPORTED.load(Relaxed) < BURST_BYTES {
                 break;
             }
         }
-        WORKED.store(0, Relaxed);
-        if let Err(error) = tasks::blocking(give_back).await {
-            tracing::warn!(%error, "memory was not given back");
+        REPORTED.store(0, Relaxed);
+        if let Err(error) = tasks::blocking(return_memory).await {
+            tracing::warn!(%error, "memory: cannot return free memory to the system");
         }
-        // Reports during the last burst belong to it.
-        while WORKED.load(Relaxed) < BURST_BYTES {
+        // A notification may remain from the burst that has ended, so check the bytes, too.
+        while REPORTED.load(Relaxed) < BURST_BYTES {
             tokio::select! {
                 () = BURST.notified() => {}
                 () = shutdown.requested() => return Ok(()),
@@ -72,24 +75,24 @@ mod tests {
     use crate::{Kind, Tasks};
     use tokio::time::Instant;
 
-    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    static RETURNS: AtomicUsize = AtomicUsize::new(0);
     static DONE: Notify = Notify::const_new();
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_given_back_after_the_start_and_after_bursts_alone() {
+    async fn memory_is_returned_only_after_the_start_and_after_bursts() {
         let tasks = Tasks::new(Shutdown::new());
         let keeping = keep_small(tasks.shutdown().clone(), || {
-            GIVEN.fetch_add(1, Relaxed);
+            RETURNS.fetch_add(1, Relaxed);
             DONE.notify_one();
         });
         tasks.spawn(Kind::Critical, "memory", keeping);
         let begin = Instant::now();
         DONE.notified().await;
-        assert_eq!((GIVEN.load(Relaxed), begin.elapsed() >= SETTLE), (1, true));
+        assert_eq!((RETURNS.load(Relaxed), begin.elapsed() >= SETTLE), (1, true));
         // A small amount is not a burst, however long ago.
         worked(BURST_BYTES / 2);
         let waited = tokio::time::timeout(Duration::from_secs(3600), DONE.notified()).await;
-        assert!(waited.is_err() && GIVEN.load(Relaxed) == 1);
+        assert!(waited.is_err() && RETURNS.load(Relaxed) == 1);
         // With more bytes it becomes a burst, which is over after a pause.
         let begin = Instant::now();
         worked(BURST_BYTES / 2);
@@ -99,9 +102,9 @@ mod tests {
             assert!(waited.is_err());
         }
         DONE.notified().await;
-        assert_eq!((GIVEN.load(Relaxed), begin.elapsed() >= 4 * SETTLE), (2, true));
+        assert_eq!((RETURNS.load(Relaxed), begin.elapsed() >= 4 * SETTLE), (2, true));
         let waited = tokio::time::timeout(Duration::from_secs(3600), DONE.notified()).await;
-        assert!(waited.is_err() && GIVEN.load(Relaxed) == 2);
+        assert!(waited.is_err() && RETURNS.load(Relaxed) == 2);
         // Steady load does not postpone a trim forever.
         let busy = async {
             loop {
@@ -115,7 +118,7 @@ mod tests {
             }
             () = busy => {}
         }
-        assert_eq!(GIVEN.load(Relaxed), 3);
+        assert_eq!(RETURNS.load(Relaxed), 3);
         tasks.shutdown().request();
         assert!(tasks.drain(Duration::from_secs(1)).await.is_empty());
     }

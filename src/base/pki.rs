@@ -48,8 +48,9 @@ pub const LEAF_VALIDITY: Duration = Duration::from_secs(365 * DAY);
 /// A certificate is renewed when its remaining validity is shorter than this.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * DAY);
 
-/// 2026-01-01: earlier clock values are not trusted.
-const EPOCH_OF_TRUST: u64 = 1_767_225_600;
+/// 2026-01-01, in seconds since the epoch. An earlier time of the clock is wrong: this program is
+/// newer.
+const EARLIEST_TIME: u64 = 1_767_225_600;
 
 /// Errors of certificate operations.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +60,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
     /// The content of a file is not a valid certificate or key.
     #[error(
-        "{path}: {why}; restore the file from a backup, or remove it with its pair to have a new one made"
+        "{path}: {why}; restore the file from a backup, or remove the certificate and its key so that kube-lite creates new ones"
     )]
     Content {
         /// The file.
@@ -81,10 +82,10 @@ fn content(path: &Path, why: impl ToString) -> Error {
     Error::Content { path: path.display().to_string(), why: why.to_string() }
 }
 
-/// Seconds since the epoch, at least the time of this release: a machine without a clock starts in
-/// 1970.
+/// The current time in seconds since the epoch, at least 2026-01-01: the clock of a machine without
+/// a battery starts in 1970.
 pub fn now() -> u64 {
-    clock::unix_time().as_secs().max(EPOCH_OF_TRUST)
+    clock::unix_time().as_secs().max(EARLIEST_TIME)
 }
 
 /// The purpose of a certificate.
@@ -94,7 +95,7 @@ pub enum Usage {
     Server,
     /// A TLS client.
     Client,
-    /// Both, for peers of a cluster.
+    /// Both, for connections between servers.
     Peer,
 }
 
@@ -185,6 +186,7 @@ pub struct Leaf {
 
 /// A certificate authority with its key.
 pub struct Ca {
+    /// The whole file: the CA's certificate, then those of its chain and of its rotation.
     cert_pem: String,
     der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -240,9 +242,9 @@ impl Ca {
         let der = der.ok_or(CertificateError::Missing)?;
         let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(CaError::Issuer)?;
         let own = rcgen::PublicKeyData::subject_public_key_info(issuer.key());
-        let same = X509Certificate::from_der(&der)
+        let is_same_key = X509Certificate::from_der(&der)
             .is_ok_and(|(_, c)| c.public_key().raw == own.as_slice());
-        if !same {
+        if !is_same_key {
             return Err(CaError::KeyMismatch);
         }
         Ok(Self { cert_pem, der, issuer })
@@ -254,20 +256,20 @@ impl Ca {
         let params = ca_params(&common_name, now());
         let pair = KeyPair::generate().map_err(sign)?;
         let key_pem = SecretValue::from(pair.serialize_pem());
-        let made = params.self_signed(&pair).map_err(sign)?;
-        let (cert_pem, der) = (made.pem(), made.der().clone());
-        // The key first: a certificate without a key is useless, while a key without a certificate
-        // shows that the creation was interrupted.
+        let cert_of_ca = params.self_signed(&pair).map_err(sign)?;
+        let (cert_pem, der) = (cert_of_ca.pem(), cert_of_ca.der().clone());
+        // `write_pair` writes the key first: a certificate without a key is useless, while a key
+        // without a certificate shows that the creation was interrupted.
         write_pair(cert, &cert_pem, key, &key_pem)?;
         Ok(Self { cert_pem, der, issuer: Issuer::new(params, pair) })
     }
 
-    /// The certificate, as PEM.
+    /// The certificates of the CA's file, as PEM; the CA's own certificate is the first.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// The certificate, as DER.
+    /// The CA's own certificate, as DER.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
     }
@@ -347,8 +349,8 @@ impl Ca {
         let key = KeyPair::from_pem(key_pem).ok()?;
         let not_after = cert.validity().not_after.timestamp();
         let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
-        let good = !due_at(not_after, now)
-            // The chain, which changes when the CA is rotated.
+        let is_usable = !due_at(not_after, now)
+            // The file ends with the CA's file, which changes when the CA is rotated.
             && cert_pem.ends_with(&self.cert_pem)
             && cert.issuer() == ca.subject()
             && cert.verify_signature(Some(ca.public_key())).is_ok()
@@ -358,11 +360,11 @@ impl Ca {
                 == Some(&profile.common_name)
             && organization == profile.organization.as_deref()
             && covers(&cert, profile);
-        good.then_some(not_after)
+        is_usable.then_some(not_after)
     }
 }
 
-/// Whether the certificate contains all server names of the profile.
+/// Whether the certificate contains all DNS names, addresses and URIs of the profile.
 fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
     let Ok(Some(extension)) = cert.subject_alternative_name() else {
         return profile.dns.is_empty() && profile.ips.is_empty();
@@ -404,7 +406,7 @@ pub fn end_of(pem: &str) -> Option<i64> {
 /// Parses all certificates of a PEM text.
 ///
 /// # Errors
-/// [`CertificateError::Pem`].
+/// [`CertificateError::Pem`] if the text is damaged. A text without certificates is not an error.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .map(|c| c.map_err(CertificateError::Pem))

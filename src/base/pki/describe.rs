@@ -4,14 +4,14 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{CertificateError, certificates};
 
-/// Description of a certificate.
+/// The properties of a certificate that status output shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// The whole subject.
     pub subject: String,
-    /// The common name of the subject.
+    /// The common name of the subject; empty if it has none.
     pub common_name: String,
-    /// Usages: `ServerAuth`, `ClientAuth`, `CertSign`.
+    /// The usages among `ServerAuth`, `ClientAuth`, `CertSign` that the certificate has.
     pub usages: Vec<&'static str>,
     /// Start of validity, in seconds since the epoch.
     pub not_before: i64,
@@ -22,7 +22,7 @@ pub struct CertificateInfo {
 /// Describes all certificates of a PEM text.
 ///
 /// # Errors
-/// [`CertificateError`].
+/// If the text contains no certificate, or one that cannot be parsed.
 pub fn describe(pem: &str) -> Result<Vec<CertificateInfo>, CertificateError> {
     let all = certificates(pem)?;
     if all.is_empty() {

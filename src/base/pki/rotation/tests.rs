@@ -1,4 +1,4 @@
-//! Which CAs may replace another, and which certificates verify afterwards.
+//! Tests: which CA may replace another, and which certificates verify after the rotation.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyUsagePurpose};
 
@@ -8,46 +8,47 @@ use super::*;
 const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 24 * 60 * 60;
 
-fn first() -> CaFiles {
+/// A CA that was created 400 days ago.
+fn initial_ca() -> CaFiles {
     let key = KeyPair::generate().unwrap();
     let cert = super::super::ca_params("kube-lite-server-ca@1", NOW - 400 * DAY);
     CaFiles { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
 }
 
-fn read(texts: &CaFiles) -> Ca {
-    Ca::parse(texts.cert.clone(), &texts.key).unwrap()
+fn parse_ca(files: &CaFiles) -> Ca {
+    Ca::parse(files.cert.clone(), &files.key).unwrap()
 }
 
-fn next(texts: &CaFiles, at: u64) -> CaFiles {
-    read(texts).successor(at).unwrap()
+fn successor_of(files: &CaFiles, at: u64) -> CaFiles {
+    parse_ca(files).successor(at).unwrap()
 }
 
-/// Whether a certificate of `signer` verifies against the bundle of `believer`.
-fn trusts(believer: &CaFiles, signer: &CaFiles) -> bool {
-    let leaf = probe(&read(signer), Usage::Peer, NOW).unwrap();
-    let anchors = tls::roots(&read(believer).bundle()).unwrap();
+/// Whether a certificate of `signer` verifies against the bundle of `verifier`.
+fn trusts(verifier: &CaFiles, signer: &CaFiles) -> bool {
+    let leaf = probe(&parse_ca(signer), Usage::Peer, NOW).unwrap();
+    let anchors = tls::roots(&parse_ca(verifier).bundle()).unwrap();
     verify_chain(&leaf, anchors, Usage::Peer, NOW).is_ok()
 }
 
-fn refused(old: &CaFiles, new: &CaFiles) -> String {
+fn refusal_of(old: &CaFiles, new: &CaFiles) -> String {
     admit(old, new, Usage::Peer, false, NOW).map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
 fn a_successor_and_its_predecessor_trust_each_other_but_not_older_ones() {
-    let old = first();
-    let new = next(&old, NOW);
+    let old = initial_ca();
+    let new = successor_of(&old, NOW);
     assert!(admit(&old, &new, Usage::Peer, false, NOW).is_ok());
     assert!(trusts(&old, &new) && trusts(&new, &old));
     assert_eq!(certificates(&new.cert).unwrap().len(), 3);
-    // The names differ, even within a second.
-    let third = next(&new, NOW);
+    // The names of the CAs differ, even if they are created in the same second.
+    let third = successor_of(&new, NOW);
     assert!(admit(&new, &third, Usage::Peer, false, NOW).is_ok());
     assert!(trusts(&new, &third) && trusts(&third, &new));
     assert!(!trusts(&old, &third) && !trusts(&third, &old));
     assert_eq!(certificates(&third.cert).unwrap().len(), 3);
     let names: std::collections::BTreeSet<String> = [&old, &new, &third]
-        .map(|texts| read(texts).der)
+        .map(|files| parse_ca(files).der)
         .iter()
         .map(|der| X509Certificate::from_der(der).unwrap().1.subject().to_string())
         .collect();
@@ -56,40 +57,40 @@ fn a_successor_and_its_predecessor_trust_each_other_but_not_older_ones() {
 
 #[test]
 fn an_unlinked_ca_is_refused_unless_forced() {
-    let (old, other) = (first(), first());
-    let refusal = refused(&old, &other);
+    let (old, other) = (initial_ca(), initial_ca());
+    let refusal = refusal_of(&old, &other);
     assert!(refusal.contains("would not believe certificates of the new one"), "{refusal}");
     assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
     // With the old certificate in the bundle, old certificates still verify, but machines with the
     // old bundle do not trust new ones.
     let with_old = CaFiles { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
-    assert!(refused(&old, &with_old).contains("would not believe certificates of the new one"));
+    assert!(refusal_of(&old, &with_old).contains("would not believe certificates of the new one"));
     // Cross-signed, but without the old certificate.
-    let new = next(&old, NOW);
+    let new = successor_of(&old, NOW);
     let two: String = certificates(&new.cert).unwrap()[..2].iter().map(pem).collect();
-    let refusal = refused(&old, &CaFiles { cert: two, ..new });
+    let refusal = refusal_of(&old, &CaFiles { cert: two, ..new });
     assert!(refusal.contains("append the certificate of the CA in use"), "{refusal}");
 }
 
 #[test]
 fn an_unusable_ca_is_refused_even_when_forced() {
-    let (old, other) = (first(), first());
+    let (old, other) = (initial_ca(), initial_ca());
     let with =
         |cert: &str, key: &str| CaFiles { cert: cert.to_owned(), key: key.to_owned().into() };
-    let leaf = read(&old).issue(&Profile::client("jane", None)).unwrap();
+    let leaf = parse_ca(&old).issue(&Profile::client("jane", None)).unwrap();
     let key = KeyPair::generate().unwrap();
-    let mut ended = super::super::ca_params("ended", NOW - 4000 * DAY);
-    let ended_pem = ended.self_signed(&key).unwrap().pem();
-    ended.not_after = rcgen::date_time_ymd(2040, 1, 1);
-    ended.not_before = rcgen::date_time_ymd(2039, 1, 1);
-    let early = ended.self_signed(&key).unwrap().pem();
+    let mut params = super::super::ca_params("other", NOW - 4000 * DAY);
+    let expired_pem = params.self_signed(&key).unwrap().pem();
+    params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    params.not_before = rcgen::date_time_ymd(2039, 1, 1);
+    let not_yet_valid = params.self_signed(&key).unwrap().pem();
     for (text, new) in [
         ("the certificate: the file holds none", with("", &other.key)),
         ("the key: holds no private key", with(&other.cert, "")),
         ("is not the key of the CA's certificate", with(&other.cert, &old.key)),
         ("not one of a CA", with(&leaf.cert_pem, &leaf.key_pem)),
-        ("valid from Jan  1 00:00:00 1970", with(&ended_pem, &key.serialize_pem())),
-        ("valid from Jan  1 00:00:00 2039", with(&early, &key.serialize_pem())),
+        ("valid from Jan  1 00:00:00 1970", with(&expired_pem, &key.serialize_pem())),
+        ("valid from Jan  1 00:00:00 2039", with(&not_yet_valid, &key.serialize_pem())),
         ("more than 16", with(&other.cert.repeat(17), &other.key)),
         (
             "the certificate: no PEM certificate",
@@ -123,34 +124,34 @@ fn an_intermediate_may_replace_another_one_under_the_same_root() {
     let (a, b) = (under("a"), under("b"));
     assert!(admit(&a, &b, Usage::Peer, false, NOW).is_ok());
     // The hash in tokens is that of the root and does not change.
-    let hash = |texts: &CaFiles| super::super::ca_hash(&texts.cert).unwrap();
+    let hash = |files: &CaFiles| super::super::ca_hash(&files.cert).unwrap();
     assert_eq!(hash(&a), hash(&b));
     // A generated successor keeps the chain to the root.
-    let ours = next(&b, NOW);
+    let ours = successor_of(&b, NOW);
     assert!(admit(&b, &ours, Usage::Peer, false, NOW).is_ok());
     assert_eq!(certificates(&ours.cert).unwrap().len(), 4);
 }
 
 #[test]
-fn an_older_token_still_names_its_certificate() {
-    let old = first();
-    let new = next(&old, NOW);
-    let hash = |texts: &CaFiles| super::super::ca_hash(&texts.cert).unwrap();
+fn a_token_from_before_a_rotation_selects_its_certificate_in_the_bundle() {
+    let old = initial_ca();
+    let new = successor_of(&old, NOW);
+    let hash = |files: &CaFiles| super::super::ca_hash(&files.cert).unwrap();
     let all = certificates(&new.cert).unwrap();
     assert_eq!(named(&new.cert, &hash(&old)).unwrap(), [all[2].clone()]);
     assert_eq!(named(&new.cert, &hash(&new)).unwrap(), [all[0].clone()]);
     assert_eq!(named(&old.cert, &hash(&new)).unwrap(), Vec::<CertificateDer<'_>>::new());
     assert_eq!(named(&old.cert, &hash(&old)).unwrap().len(), 1);
     // An attacker adds another CA to the bundle, with the name of the real one.
-    let stranger = KeyPair::generate().unwrap();
-    let false_ca = super::super::ca_params("kube-lite-server-ca@1", NOW).self_signed(&stranger);
+    let attacker_key = KeyPair::generate().unwrap();
+    let false_ca = super::super::ca_params("kube-lite-server-ca@1", NOW).self_signed(&attacker_key);
     let shown = format!("{}{}", false_ca.unwrap().pem(), new.cert);
     assert_eq!(named(&shown, &hash(&new)).unwrap(), [all[0].clone()]);
     assert_eq!(named(&shown, &hash(&old)).unwrap(), [all[2].clone()]);
 }
 
-/// `openssl ecparam -name prime256v1 -genkey -noout`, `openssl genrsa -traditional 2048`: the forms
-/// of k3s's scripts.
+/// Keys in the formats of k3s's scripts: `openssl ecparam -name prime256v1 -genkey -noout` and
+/// `openssl genrsa -traditional 2048`.
 const SEC1: &str = include_str!("sec1.pem");
 const PKCS1: &str = include_str!("pkcs1.pem");
 
@@ -175,7 +176,7 @@ fn the_current_signing_key_must_stay_among_the_keys() {
     assert_eq!(both.len(), 2);
     assert_eq!(spki(&both[1]), spki(&keys(&old).unwrap()[0]));
     assert_eq!(admit_signing(&old, &new, false).unwrap(), new);
-    // k3s' way: an RSA key of openssl in front of the file in use.
+    // As k3s's scripts: an RSA key of openssl before the current keys.
     let mixed = admit_signing(&old, &format!("{PKCS1}{old}"), false).unwrap();
     assert_eq!(keys(&mixed).unwrap().len(), 2);
     let refusal = admit_signing(&old, PKCS1, false).unwrap_err().to_string();
