@@ -67,7 +67,7 @@ struct Matcher {
     authorizer: Arc<dyn Authorizer>,
 }
 
-/// The Scale that webhooks and policies see for a request to `scale`; the write pipeline works on
+/// The Scale that webhooks and policies receive for a request to `scale`; the write pipeline uses
 /// the scaled object.
 pub(crate) struct Scaled {
     row: Arc<Resource>,
@@ -78,7 +78,7 @@ pub(crate) struct Scaled {
 }
 
 impl Scaled {
-    /// `None` for other requests.
+    /// Creates the Scales of the old and new object; `None` if the subresource is not `scale`.
     ///
     /// # Errors
     /// If the object has no Scale.
@@ -109,14 +109,15 @@ impl Scaled {
 }
 
 impl Matcher {
-    /// The invocation, if the hook matches this request.
+    /// The invocation, if the hook matches this request. `plugin_type` is the value of the label
+    /// `type` of metrics.
     ///
     /// # Errors
     /// 404 if the namespace does not exist, 403 if a condition fails to evaluate.
     async fn invocation(
         &self,
         hook: &Arc<Hook>,
-        of: &str,
+        plugin_type: &str,
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
@@ -126,38 +127,40 @@ impl Matcher {
             return Ok(None);
         }
         let namespace = matching::namespace_of(request, object);
-        let fits = |gvr: &Gvr| {
+        let position_of_rule = |gvr: &Gvr| {
             hook.rules
                 .iter()
                 .position(|r| r.matches(request.operation, gvr, request.subresource, namespace))
         };
-        let found = if fits(request.gvr).is_some() {
+        let found = if position_of_rule(request.gvr).is_some() {
             Some((request.gvr.clone(), kind.clone()))
         } else if hook.is_equivalent {
             // If rules name several versions, the version of the first rule.
             let others = self.versions.equivalents(request.gvr, request.subresource);
-            let fitting =
-                others.into_iter().filter_map(|other| fits(&other.0).map(|at| (at, other)));
-            fitting.min_by_key(|(at, _)| *at).map(|(_, other)| other)
+            let candidates = others
+                .into_iter()
+                .filter_map(|other| position_of_rule(&other.0).map(|at| (at, other)));
+            candidates.min_by_key(|(at, _)| *at).map(|(_, other)| other)
         } else {
             None
         };
         let Some((gvr, gvk)) = found else { return Ok(None) };
+        // A namespace that cannot be read is an error only if a rule matches.
         in_namespace?;
         let invocation = Invocation { hook: Arc::clone(hook), gvr, gvk };
-        let is_met = self.meets_conditions(&invocation, of, request, kind, object).await?;
+        let is_met = self.meets_conditions(&invocation, plugin_type, request, kind, object).await?;
         Ok(is_met.then_some(invocation))
     }
 
-    /// Whether the request meets the hook's match conditions; they see the object in the version of
-    /// the invocation.
+    /// Whether the request meets the hook's match conditions, which are evaluated on the object in
+    /// the version of the invocation.
     ///
     /// # Errors
     /// 403 if a condition fails to evaluate and the hook must not be skipped.
     async fn meets_conditions(
         &self,
         invocation: &Invocation,
-        of: &str,
+        plugin_type: &str,
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
@@ -187,7 +190,7 @@ impl Matcher {
             })
         };
         let (matched, counted) = cel_authorizer.evaluate(hook.conditions.depth(), run).await?;
-        metrics::matched("webhook", &hook.name, of, request.operation, &counted);
+        metrics::matched("webhook", &hook.name, plugin_type, request.operation, &counted);
         match matched {
             Matched::Yes => Ok(true),
             Matched::Failed(why) if !hook.fails_open => {
@@ -201,7 +204,7 @@ impl Matcher {
                 Err(Status::forbidden(&gvr.group, &gvr.resource, request.named(object), &why))
             }
             Matched::No | Matched::Failed(_) => {
-                metrics::excluded(&hook.name, of, request.operation);
+                metrics::excluded(&hook.name, plugin_type, request.operation);
                 Ok(false)
             }
         }

@@ -30,15 +30,17 @@ const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";
 const HEALTHY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts after a failed load (`EncryptionConfigFileChangePollDuration`).
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// The initial and maximum delay between health checks of these plugins.
+/// The initial and maximum delay between health checks of the plugins of a changed file.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// The parsed and validated file.
 #[derive(Clone)]
 pub struct EncryptionConfig {
-    /// The path.
+    /// The path of the file.
     pub file: PathBuf,
+    /// Whether the file is reloaded when it changes.
     reload: bool,
+    /// The hash of the file, as metrics show it: `sha256:<hex>`.
     hash: String,
     configuration: Configuration,
 }
@@ -126,6 +128,7 @@ enum ReloadError {
     NotHealthy(#[source] PluginsError),
 }
 
+/// Reads, hashes and validates the file.
 fn load(file: &Path, reload: bool) -> Result<(String, Configuration), LoadError> {
     let path = || file.to_owned();
     let text = base::fs::read(file).map_err(|source| LoadError::Read { file: path(), source })?;
@@ -177,6 +180,7 @@ impl EncryptionConfig {
 
 /// The active configuration.
 struct Current {
+    /// The providers per group and resource.
     table: Table,
     plugins: Vec<Arc<Kms>>,
 }
@@ -194,34 +198,34 @@ impl Current {
     }
 }
 
-/// Encrypts resources with the providers of the file. Secrets that this server encrypted with its
-/// own keys stay readable.
+/// Encrypts resources with the providers of the file. Values that this server encrypted with its
+/// own keys, before the file was configured, stay readable.
 pub struct Configured {
     current: ArcSwap<Current>,
     own: Arc<Keys>,
     metrics: Arc<EncryptionMetrics>,
     file: PathBuf,
     reload: bool,
-    /// The hash of the file that was last read.
-    last: Mutex<String>,
+    /// The hash of the file whose configuration is active.
+    last_hash: Mutex<String>,
     tasks: Tasks,
 }
 
 impl Configured {
-    /// Starts with the configuration of `plan`, and checks plugins before anything is read. As in
-    /// upstream, an unhealthy plugin is no error: it is checked again, and its values can be
-    /// neither read nor written until then.
+    /// Creates the providers of `config`, and checks the plugins before anything is read. As in
+    /// upstream, an unhealthy plugin is not an error: it is checked again, and its values can be
+    /// neither read nor written until it is healthy.
     ///
     /// # Errors
-    /// Providers that cannot be created.
+    /// If a provider cannot be created.
     pub async fn start(
-        plan: EncryptionConfig,
+        config: EncryptionConfig,
         own: Arc<Keys>,
         tasks: &Tasks,
     ) -> Result<Arc<Self>, StartError> {
         let metrics = Arc::<EncryptionMetrics>::default();
-        metrics.loaded(&plan.hash);
-        let (table, plugins) = plan.configuration.build(&metrics, tasks)?;
+        metrics.loaded(&config.hash);
+        let (table, plugins) = config.configuration.build(&metrics, tasks)?;
         let current = Current { table, plugins };
         if let Err(error) = current.check().await {
             tracing::warn!(%error, "a KMS plugin is not healthy");
@@ -231,12 +235,12 @@ impl Configured {
             current: ArcSwap::from_pointee(current),
             own,
             metrics,
-            file: plan.file,
-            reload: plan.reload,
-            last: Mutex::new(plan.hash),
+            file: config.file,
+            reload: config.reload,
+            last_hash: Mutex::new(config.hash),
             tasks: tasks.clone(),
         });
-        if plan.reload {
+        if config.reload {
             let (following, shutdown) = (Arc::clone(&this), tasks.shutdown().clone());
             tasks.spawn(Kind::Request, "encryption configuration", async move {
                 tokio::select! {
@@ -249,11 +253,11 @@ impl Configured {
         Ok(this)
     }
 
-    /// Runs until it is dropped.
+    /// Reloads the file when it changes, until the future is dropped.
     async fn watch(&self) {
         let mut changes = FileWatcher::new(&self.file).await;
         loop {
-            // Read once first: the file may have changed since the start.
+            // The first pass does not wait: the file may have changed since the start.
             let reloaded = self.reload().await;
             let has_failed = reloaded.is_err();
             match reloaded {
@@ -285,7 +289,7 @@ impl Configured {
     async fn reload(&self) -> Result<Option<String>, ReloadError> {
         let file = self.file.clone();
         let (hash, configuration) = base::tasks::blocking(move || load(&file, true)).await??;
-        if *self.last.lock() == hash {
+        if *self.last_hash.lock() == hash {
             return Ok(None);
         }
         let (table, plugins) = configuration.build(&self.metrics, &self.tasks)?;
@@ -299,13 +303,14 @@ impl Configured {
         }
         current.plugins.iter().for_each(|kms| kms.follow_plugin(&self.tasks));
         self.current.store(Arc::new(current));
-        *self.last.lock() = hash.clone();
+        *self.last_hash.lock() = hash.clone();
         Ok(Some(hash))
     }
 
+    /// The providers of a resource: those for its name, else for `*.<group>`, else for `*.*`.
     fn providers(&self, resource: &Gvr) -> Option<Arc<[Provider]>> {
         let current = self.current.load();
-        // Stored in the core group, whichever group the request names.
+        // Events are stored in the core group, also if the request names `events.k8s.io`.
         let group = match &*resource.group {
             "events.k8s.io" => "",
             group => group,
@@ -345,6 +350,8 @@ impl Transformer for Configured {
             None if is_encrypted(stored) => Err(ProviderError::IdentityReadsEncrypted),
             None => Ok(Opened { plain: stored.clone(), stale: false }),
         };
+        // Try the keys of this server. Such a value is stale: its next write uses the providers of
+        // the file.
         opened.or_else(|error| {
             let error = TransformError::new(error);
             if !self.own.covers(resource) || !is_encrypted(stored) {

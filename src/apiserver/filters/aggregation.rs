@@ -1,4 +1,4 @@
-//! Aggregation: group versions that other API servers serve.
+//! Aggregation: proxies requests for the group versions that other API servers serve.
 
 use http::Response;
 
@@ -15,5 +15,6 @@ pub(crate) async fn delegate(mut exchange: Box<Exchange>, next: Next) -> Respons
     // Releases the seat of a watch: this server cannot observe when the remote watch has begun.
     exchange.watching = None;
     let Exchange { user, request, .. } = *exchange;
+    // `marked` passes the audit id on to the remote server.
     remote.serve(&user, audit::marked(request)).await
 }

@@ -15,13 +15,13 @@ use crate::response::aggregate::aggregate_errors;
 /// The maximum number of match conditions per webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;
 
-/// `request`: SubjectAccessReviewSpec.
+/// The CEL environment of match conditions: the variable `request` is a SubjectAccessReviewSpec.
 static ENV: LazyLock<Env> = LazyLock::new(|| {
-    let texts = || Type::list(Type::String);
+    let strings = || Type::list(Type::String);
     let requirement = || {
         object(
             "SelectorRequirement",
-            &[("key", Type::String), ("operator", Type::String), ("values", texts())],
+            &[("key", Type::String), ("operator", Type::String), ("values", strings())],
         )
     };
     let selector = |name: &str| {
@@ -49,14 +49,15 @@ static ENV: LazyLock<Env> = LazyLock::new(|| {
             ("resourceAttributes", resource),
             ("nonResourceAttributes", path),
             ("user", Type::String),
-            ("groups", texts()),
-            ("extra", Type::map(Type::String, texts())),
+            ("groups", strings()),
+            ("extra", Type::map(Type::String, strings())),
             ("uid", Type::String),
         ],
     );
     Env::new().variable("request", request)
 });
 
+/// An object type in the namespace `kubernetes.`, as upstream names them in error messages.
 fn object(name: &str, fields: &[(&str, Type)]) -> Type {
     let fields: BTreeMap<String, Type> =
         fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect();
@@ -98,7 +99,7 @@ enum ConditionCause {
     Evaluation(#[from] kcel::Error),
 }
 
-/// The match conditions of one webhook.
+/// The match conditions of one webhook: texts and compiled programs.
 #[derive(Debug, Default)]
 pub(super) struct Conditions(Vec<(String, Result<Program, Fault>)>);
 
@@ -114,8 +115,9 @@ impl Conditions {
         self.0.is_empty()
     }
 
-    /// Whether all are true for the spec of a review ([`super::review::condition_input`]); one that
-    /// is false takes precedence over errors of others.
+    /// Whether all conditions are true for the spec of a review
+    /// ([`super::review::condition_input`]). A false condition takes precedence over errors of
+    /// others.
     ///
     /// # Errors
     /// If conditions cannot be evaluated.
@@ -126,16 +128,19 @@ impl Conditions {
             .map_err(|status| ConditionsError::NoStack(Box::new(status)))?
     }
 
+    /// Evaluates all conditions until one is false; reports errors only if none is false.
     fn evaluate(&self, request: &Json) -> Result<bool, ConditionsError> {
         let variables = Variables(vec![("request", Value::json(request))]);
         let mut errors = Vec::new();
         for (text, program) in &self.0 {
-            let mut left = PER_CALL;
-            let yielded = match program {
-                Ok(program) => program.eval(&variables, &mut left).map_err(ConditionCause::from),
+            let mut remaining_cost = PER_CALL;
+            let result = match program {
+                Ok(program) => {
+                    program.eval(&variables, &mut remaining_cost).map_err(ConditionCause::from)
+                }
                 Err(fault) => Err(ConditionCause::Compilation(fault.clone())),
             };
-            match yielded {
+            match result {
                 Ok(Value::Bool(false)) => return Ok(false),
                 Ok(_) => {}
                 Err(cause) => errors.push(ConditionError { expression: text.clone(), cause }),

@@ -1,4 +1,4 @@
-//! Ingresses, network policies, addresses and endpoint slices.
+//! Table rows of ingresses, network policies, addresses and endpoint slices.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -26,6 +26,8 @@ pub(super) const PRINTERS: &[Printer] = &[
 const INGRESS: &[Column] = &[NAME, col("Class"), col("Hosts"), col("Address"), col("Ports"), AGE];
 const SLICE: &[Column] = &[NAME, col("AddressType"), col("Ports"), col("Endpoints"), AGE];
 
+/// At most three hosts of the rules; `*` if no rule has a host. As in upstream (`formatHosts`), the
+/// number of further hosts counts rules without a host, too.
 fn hosts(o: &Value) -> String {
     let rules = list(o, &["spec", "rules"]);
     let mut shown: Vec<&str> = Vec::new();
@@ -38,7 +40,7 @@ fn hosts(o: &Value) -> String {
         }
     }
     match shown.join(",") {
-        none if none.is_empty() => "*".into(),
+        no_hosts if no_hosts.is_empty() => "*".into(),
         shown if more => format!("{shown} + {} more...", rules.len() - 3),
         shown => shown,
     }
@@ -96,6 +98,7 @@ fn ip_address(o: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(o), shown.into(), age(o, now)]
 }
 
+/// A port is shown by its number, otherwise by its name, otherwise as `*`.
 fn endpoint_slice(o: &Value, now: Timestamp) -> Vec<Value> {
     let ports: Vec<String> = list(o, &["ports"])
         .iter()
