@@ -12,14 +12,19 @@ use tokio::time::Instant;
 /// `ExpectationsTimeout`).
 const EXPIRES_AFTER: Duration = Duration::from_secs(300);
 
+/// What is expected for one key.
 #[derive(Debug)]
 struct Pending {
+    /// Creations that are not yet observed; negative if more were observed than expected.
     creations: i64,
+    /// Uids of objects whose deletion is not yet observed.
     deletions: HashSet<String>,
+    /// Time of the last expectation; the expiry is relative to it.
     since: Instant,
 }
 
-/// Per owner key: creations and uids of deletions that are not yet observed.
+/// Expectations per key of an owner, such as a ReplicaSet (upstream's
+/// `UIDTrackingControllerExpectations`).
 #[derive(Debug, Default)]
 pub struct Expectations {
     pending: Mutex<HashMap<String, Pending>>,
@@ -31,7 +36,8 @@ impl Expectations {
         Self::default()
     }
 
-    fn with(&self, key: &str, change: impl FnOnce(&mut Pending)) {
+    /// Changes the expectations of a key and restarts their expiry.
+    fn update(&self, key: &str, change: impl FnOnce(&mut Pending)) {
         let mut pending = self.pending.lock();
         let entry = pending.entry(key.to_owned()).or_insert_with(|| Pending {
             creations: 0,
@@ -44,12 +50,12 @@ impl Expectations {
 
     /// Records that `count` creations are about to be sent.
     pub fn expect_creations(&self, key: &str, count: usize) {
-        self.with(key, |p| p.creations += i64::try_from(count).unwrap_or(i64::MAX));
+        self.update(key, |p| p.creations += i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Records that these uids are about to be deleted.
     pub fn expect_deletions(&self, key: &str, uids: impl IntoIterator<Item = String>) {
-        self.with(key, |p| p.deletions.extend(uids));
+        self.update(key, |p| p.deletions.extend(uids));
     }
 
     /// Records that a creation was observed or failed.
@@ -66,7 +72,8 @@ impl Expectations {
         }
     }
 
-    /// Whether all expectations were observed or have expired.
+    /// Whether all expectations of a key were observed or have expired, so that the controller may
+    /// rely on its cache.
     pub fn satisfied(&self, key: &str) -> bool {
         match self.pending.lock().get(key) {
             None => true,

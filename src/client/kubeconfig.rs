@@ -10,13 +10,14 @@ use serde::Deserialize;
 pub struct Kubeconfig {
     /// `https://host:port`.
     pub server: String,
-    /// PEM of the CA; if empty, no server is trusted unless `insecure`.
+    /// PEM of the CAs that sign certificates of servers; if empty, no server is trusted unless
+    /// `insecure` is set.
     pub ca: Vec<u8>,
     /// Whether to skip verification of the server's certificate (`insecure-skip-tls-verify`).
     pub insecure: bool,
     /// PEM of the client certificate; may be empty.
     pub certificate: Vec<u8>,
-    /// PEM of the client key.
+    /// PEM of the key of the client certificate; may be empty.
     pub key: Vec<u8>,
     /// Bearer token; may be empty.
     pub token: String,
@@ -32,7 +33,7 @@ pub struct BadKubeconfig {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+struct KubeconfigFile {
     #[serde(default)]
     clusters: Vec<NamedCluster>,
     #[serde(default)]
@@ -97,7 +98,7 @@ impl Kubeconfig {
     pub fn read(path: &Path) -> Result<Self, BadKubeconfig> {
         let bad = |why: String| BadKubeconfig { path: path.display().to_string(), why };
         let text = base::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-        let file: File = serde_saphyr::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        let file: KubeconfigFile = serde_saphyr::from_str(&text).map_err(|e| bad(e.to_string()))?;
         let wanted = &file.current_context;
         let context = file
             .contexts
@@ -118,18 +119,21 @@ impl Kubeconfig {
             .ok_or_else(|| bad(format!("no user {:?}", context.user)))?;
         let user = &user.user;
         let directory = path.parent().unwrap_or(Path::new("."));
-        let part =
-            |data: &Option<String>, file: &Option<String>| -> Result<Vec<u8>, BadKubeconfig> {
-                match (data, file) {
-                    (Some(data), _) => base64::engine::general_purpose::STANDARD
-                        .decode(data.trim())
-                        .map_err(|e| bad(e.to_string())),
-                    (None, Some(file)) => {
-                        base::fs::read(&directory.join(file)).map_err(|e| bad(e.to_string()))
-                    }
-                    (None, None) => Ok(Vec::new()),
+        // The inline data takes precedence over the file, as in client-go.
+        let data_or_file = |field: &str,
+                            data: &Option<String>,
+                            file: &Option<String>|
+         -> Result<Vec<u8>, BadKubeconfig> {
+            match (data, file) {
+                (Some(data), _) => base64::engine::general_purpose::STANDARD
+                    .decode(data.trim())
+                    .map_err(|e| bad(format!("{field}-data: cannot decode base64: {e}"))),
+                (None, Some(file)) => {
+                    base::fs::read(&directory.join(file)).map_err(|e| bad(e.to_string()))
                 }
-            };
+                (None, None) => Ok(Vec::new()),
+            }
+        };
         let token = match (&user.token, &user.token_file) {
             (Some(token), _) => token.clone(),
             (None, Some(file)) => base::fs::read_to_string(&directory.join(file))
@@ -140,10 +144,18 @@ impl Kubeconfig {
         };
         Ok(Self {
             server: cluster.server.clone(),
-            ca: part(&cluster.certificate_authority_data, &cluster.certificate_authority)?,
+            ca: data_or_file(
+                "certificate-authority",
+                &cluster.certificate_authority_data,
+                &cluster.certificate_authority,
+            )?,
             insecure: cluster.insecure_skip_tls_verify,
-            certificate: part(&user.client_certificate_data, &user.client_certificate)?,
-            key: part(&user.client_key_data, &user.client_key)?,
+            certificate: data_or_file(
+                "client-certificate",
+                &user.client_certificate_data,
+                &user.client_certificate,
+            )?,
+            key: data_or_file("client-key", &user.client_key_data, &user.client_key)?,
             token,
         })
     }
@@ -154,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn current_context_is_loaded_and_missing_parts_are_named() {
+    fn the_current_context_is_loaded_and_a_missing_one_is_an_error_with_its_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         std::fs::write(directory.path().join("ca.crt"), "PEM").unwrap();

@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use crate::Error;
 use crate::transport::{Scope, Transport, WatchStream};
 
-/// Maximum number of queued events of a watch.
+/// Maximum number of queued events of a watch; while the queue is full, no event is read from the
+/// inner transport.
 const RELAY_MAX: usize = 64;
 
 /// Reduces an object; `None` leaves it unchanged.
@@ -35,18 +36,18 @@ impl<T: fmt::Debug> fmt::Debug for Transform<T> {
 }
 
 impl<T: Transport> Transform<T> {
-    /// Reduces watched objects of `gvr`; the relays run in `tasks`.
+    /// Reduces watched objects of `gvr`; the tasks that forward the events run in `tasks`.
     pub fn new(inner: T, gvr: Gvr, trim: Trim, tasks: &Tasks) -> Self {
         Self { inner, gvr, trim, tasks: tasks.clone() }
     }
 }
 
 fn trimmed(event: WatchEvent, trim: Trim) -> WatchEvent {
-    let short = |object: Arc<Object>| trim(&object).map_or(object, Arc::new);
+    let reduced = |object: Arc<Object>| trim(&object).map_or(object, Arc::new);
     match event {
-        WatchEvent::Added(object) => WatchEvent::Added(short(object)),
-        WatchEvent::Modified(object) => WatchEvent::Modified(short(object)),
-        WatchEvent::Deleted(object) => WatchEvent::Deleted(short(object)),
+        WatchEvent::Added(object) => WatchEvent::Added(reduced(object)),
+        WatchEvent::Modified(object) => WatchEvent::Modified(reduced(object)),
+        WatchEvent::Deleted(object) => WatchEvent::Deleted(reduced(object)),
         other => other,
     }
 }
@@ -58,16 +59,16 @@ impl<T: Transport> Transport for Transform<T> {
     }
 
     async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error> {
-        let mut from = self.inner.watch(scope, resume_from).await?;
+        let mut source = self.inner.watch(scope, resume_from).await?;
         if scope.gvr != self.gvr {
-            return Ok(from);
+            return Ok(source);
         }
         let (sender, receiver) = mpsc::channel(RELAY_MAX);
         let (trim, shutdown) = (self.trim, self.tasks.shutdown().clone());
         self.tasks.spawn(Kind::Request, "trim-watch", async move {
             loop {
                 let event = tokio::select! {
-                    event = from.recv() => event,
+                    event = source.recv() => event,
                     () = sender.closed() => break,
                     () = shutdown.requested() => break,
                 };
@@ -103,13 +104,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// A transport whose watch delivers an object and a bookmark, then ends.
     #[derive(Debug)]
-    struct Two;
+    struct TwoEvents;
 
     #[async_trait]
-    impl Transport for Two {
+    impl Transport for TwoEvents {
         async fn call(&self, _: Request<Bytes>) -> Result<Response<Bytes>, Error> {
-            Err(Error::Transport("not asked".into()))
+            Err(Error::Transport("unexpected call".into()))
         }
 
         async fn watch(&self, _: &Scope, _: Option<i64>) -> Result<WatchStream, Error> {
@@ -129,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_named_resource_is_reduced() {
         let tasks = Tasks::new(base::Shutdown::new());
-        let transport = Transform::new(Two, Gvr::new("", "v1", "pods"), name_only, &tasks);
+        let transport = Transform::new(TwoEvents, Gvr::new("", "v1", "pods"), name_only, &tasks);
         for (resource, long) in [("pods", false), ("services", true)] {
             let scope = Scope::all(Gvr::new("", "v1", resource));
             let mut stream = transport.watch(&scope, None).await.unwrap();

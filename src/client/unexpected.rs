@@ -1,4 +1,4 @@
-//! Converts responses without a Status to errors (apimachinery's
+//! Converts responses whose body is not a Status to errors (apimachinery's
 //! `errors.NewGenericServerResponse`).
 
 use api::Status;
@@ -9,12 +9,12 @@ use http::Method;
 ///
 /// Unlike client-go's it has no reason: a 404 from a proxy does not mean that an object is missing.
 pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Status {
-    let said = String::from_utf8_lossy(body);
-    let said = said.trim_end();
+    let body_text = String::from_utf8_lossy(body);
+    let body_text = body_text.trim_end();
     let message = match code {
         400 => "the server rejected our request for an unknown reason".to_owned(),
         401 => "the server has asked for the client to provide credentials".to_owned(),
-        403 | 406 | 415 => said.to_owned(),
+        403 | 406 | 415 => body_text.to_owned(),
         404 => "the server could not find the requested resource".to_owned(),
         405 => "the server does not allow this method on the requested resource".to_owned(),
         409 => "the server reported a conflict".to_owned(),
@@ -23,8 +23,8 @@ pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Sta
         503 => "the server is currently unable to handle the request".to_owned(),
         504 => "the server was unable to return a response in the time allotted, but may still be processing the request".to_owned(),
         500.. => {
-            let said = api::field::go_quote(said);
-            format!("an error on the server ({said}) has prevented the request from succeeding")
+            let body_text = api::field::go_quote(body_text);
+            format!("an error on the server ({body_text}) has prevented the request from succeeding")
         }
         _ => format!("the server responded with the status code {code} but did not return more information"),
     };
@@ -33,7 +33,7 @@ pub(crate) fn status(code: u16, method: &Method, path: &str, body: &[u8]) -> Sta
     Status::failure(code, "", message + &requested_resource.unwrap_or_default())
 }
 
-/// Renders `pods.metrics.k8s.io` and the object's name.
+/// The resource and the name in a path, as client-go prints them: `pods.metrics.k8s.io NAME`.
 fn requested_resource(path: &str) -> Option<String> {
     let path = path.split('?').next().unwrap_or_default();
     let mut parts = path.trim_matches('/').split('/');
@@ -46,9 +46,9 @@ fn requested_resource(path: &str) -> Option<String> {
     let mut resource = parts.next()?;
     let mut name = parts.next();
     if resource == "namespaces"
-        && let Some(of_namespace) = parts.next()
+        && let Some(resource_in_namespace) = parts.next()
     {
-        resource = of_namespace;
+        resource = resource_in_namespace;
         name = parts.next();
     }
     let dot = if group.is_empty() { "" } else { "." };
@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn responses_without_a_status_have_the_text_of_client_go() {
-        let told = |code, method, path, body: &str| {
+        let message_of = |code, method, path, body: &str| {
             let status = status(code, &method, path, body.as_bytes());
             assert_eq!((status.reason.as_str(), status.code), ("", code));
             status.message
         };
         assert_eq!(
-            told(
+            message_of(
                 404,
                 Method::GET,
                 "/apis/metrics.k8s.io/v1beta1/namespaces/a/pods?labelSelector=x",
@@ -77,19 +77,24 @@ mod tests {
             "the server could not find the requested resource (get pods.metrics.k8s.io)"
         );
         assert_eq!(
-            told(503, Method::PUT, "/api/v1/namespaces/a/pods/b/status", "service unavailable\n"),
+            message_of(
+                503,
+                Method::PUT,
+                "/api/v1/namespaces/a/pods/b/status",
+                "service unavailable\n"
+            ),
             "the server is currently unable to handle the request (put pods b)"
         );
         assert_eq!(
-            told(500, Method::GET, "/version", "what?\n"),
+            message_of(500, Method::GET, "/version", "what?\n"),
             "an error on the server (\"what?\") has prevented the request from succeeding"
         );
         assert_eq!(
-            told(409, Method::POST, "/api/v1/nodes", ""),
+            message_of(409, Method::POST, "/api/v1/nodes", ""),
             "the server reported a conflict (post nodes)"
         );
         assert_eq!(
-            told(418, Method::GET, "/", ""),
+            message_of(418, Method::GET, "/", ""),
             "the server responded with the status code 418 but did not return more information"
         );
     }

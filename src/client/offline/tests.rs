@@ -1,5 +1,4 @@
-//! Tests of the caching transport over a scripted one: several processes after each other over one
-//! folder.
+//! Tests of the offline transport over a scripted one: consecutive processes use the same folder.
 
 use std::collections::VecDeque;
 
@@ -10,19 +9,24 @@ use serde_json::json;
 use super::*;
 use crate::{Client, Informers};
 
+/// A scripted response to a call or a watch.
 enum Answer {
-    /// These events; then the stream ends, or stays open.
+    /// A watch with these events; then the stream stays open (`true`) or ends.
     Events(Vec<WatchEvent>, bool),
     Fails(Error),
+    /// No response ever.
     Hangs,
+    /// The response to a call.
     Body(u16, serde_json::Value),
 }
 
+/// A transport that returns scripted responses in order.
 #[derive(Clone, Default)]
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    /// Revisions from which watches resumed.
-    asked: Arc<Mutex<Vec<Option<i64>>>>,
+    /// `resume_from` of each watch.
+    resumed_from: Arc<Mutex<Vec<Option<i64>>>>,
+    /// Senders of the streams that stay open.
     open: Arc<Mutex<Vec<mpsc::Sender<WatchEvent>>>>,
 }
 
@@ -32,7 +36,7 @@ impl fmt::Debug for Scripted {
     }
 }
 
-fn refused() -> Error {
+fn no_server() -> Error {
     Error::Transport("connection refused".to_owned())
 }
 
@@ -43,9 +47,9 @@ impl Scripted {
         this
     }
 
-    /// The next response; a server that cannot be reached after the end of the script.
+    /// The next response; after the end of the script the server cannot be reached.
     fn next(&self) -> Answer {
-        self.answers.lock().pop_front().unwrap_or_else(|| Answer::Fails(refused()))
+        self.answers.lock().pop_front().unwrap_or_else(|| Answer::Fails(no_server()))
     }
 }
 
@@ -62,14 +66,14 @@ impl Transport for Scripted {
     }
 
     async fn watch(&self, _: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error> {
-        self.asked.lock().push(resume_from);
+        self.resumed_from.lock().push(resume_from);
         match self.next() {
-            Answer::Events(events, stays) => {
+            Answer::Events(events, stays_open) => {
                 let (sender, receiver) = mpsc::channel(64);
                 for event in events {
                     sender.try_send(event).unwrap();
                 }
-                if stays {
+                if stays_open {
                     self.open.lock().push(sender);
                 }
                 Ok(receiver)
@@ -86,11 +90,12 @@ fn config_map(name: &str, version: i64, data: &str) -> Arc<Object> {
     Arc::new(Object::from_value(value).unwrap())
 }
 
+/// The bookmark at the end of the initial list.
 fn initial(revision: i64) -> WatchEvent {
     WatchEvent::Bookmark { revision, initial: true }
 }
 
-fn maps() -> Scope {
+fn config_maps() -> Scope {
     Scope::all(Gvr::new("", "v1", "configmaps"))
 }
 
@@ -136,7 +141,8 @@ impl Process {
     }
 }
 
-fn list() -> Answer {
+/// A list of three objects, a modification and a deletion.
+fn list_and_changes() -> Answer {
     let objects = [config_map("a", 3, "x"), config_map("b", 5, "y"), config_map("c", 6, "z")];
     let events = objects.into_iter().map(WatchEvent::Added).chain([
         initial(7),
@@ -146,26 +152,30 @@ fn list() -> Answer {
     Answer::Events(events.collect(), false)
 }
 
-async fn learn(home: &Path) {
-    let process = Process::start(home, [list()]);
-    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
-    assert_eq!(told, ["a@3=x", "b@5=y", "c@6=z", "|7", "a@8=x2", "-b"]);
+/// Runs a process that fills the cache in `home`.
+async fn fill_cache(home: &Path) {
+    let process = Process::start(home, [list_and_changes()]);
+    let events = read(process.transport.watch(&config_maps(), None).await.unwrap()).await;
+    assert_eq!(events, ["a@3=x", "b@5=y", "c@6=z", "|7", "a@8=x2", "-b"]);
     process.end().await;
 }
 
 #[tokio::test]
 async fn the_cache_is_served_when_no_server_answers() {
     let home = tempfile::tempdir().unwrap();
-    learn(home.path()).await;
+    fill_cache(home.path()).await;
     let process = Process::start(home.path(), []);
-    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
-    assert_eq!(told, ["a@8=x2", "c@6=z", "|9"]);
-    // A watcher that retries repeatedly gets no cache and waits for the server.
+    let events = read(process.transport.watch(&config_maps(), None).await.unwrap()).await;
+    assert_eq!(events, ["a@8=x2", "c@6=z", "|9"]);
+    // A watcher that retries too often no longer gets the cache: it needs the server.
     for _ in 1..GIVEN_MAX {
-        assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await.len(), 3);
+        assert_eq!(
+            read(process.transport.watch(&config_maps(), None).await.unwrap()).await.len(),
+            3
+        );
     }
-    assert!(process.transport.watch(&maps(), None).await.is_err());
-    assert!(process.transport.watch(&maps(), Some(9)).await.is_err());
+    assert!(process.transport.watch(&config_maps(), None).await.is_err());
+    assert!(process.transport.watch(&config_maps(), Some(9)).await.is_err());
     // A scope that was never watched is not served.
     assert!(
         process.transport.watch(&Scope::all(Gvr::new("", "v1", "secrets")), None).await.is_err()
@@ -176,45 +186,45 @@ async fn the_cache_is_served_when_no_server_answers() {
 #[tokio::test(start_paused = true)]
 async fn only_the_first_request_waits_briefly_for_an_unresponsive_server() {
     let home = tempfile::tempdir().unwrap();
-    learn(home.path()).await;
+    fill_cache(home.path()).await;
     let process = Process::start(home.path(), [Answer::Hangs, Answer::Hangs]);
     let begun = clock::now();
-    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
-    assert_eq!(told.last().unwrap(), "|9");
+    let events = read(process.transport.watch(&config_maps(), None).await.unwrap()).await;
+    assert_eq!(events.last().unwrap(), "|9");
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     process.end().await;
-    // A reachable server is preferred, even if it answers late.
+    // A server that answers is preferred to the cache.
     let process = Process::start(home.path(), [Answer::Events(vec![initial(20)], false)]);
-    assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await, ["|20"]);
+    assert_eq!(read(process.transport.watch(&config_maps(), None).await.unwrap()).await, ["|20"]);
     process.end().await;
     let process = Process::start(home.path(), []);
-    assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await, ["|20"]);
+    assert_eq!(read(process.transport.watch(&config_maps(), None).await.unwrap()).await, ["|20"]);
     process.end().await;
 }
 
 #[tokio::test]
 async fn a_damaged_file_counts_as_missing() {
     let home = tempfile::tempdir().unwrap();
-    learn(home.path()).await;
-    let path = home.path().join(file_name(&maps()));
+    fill_cache(home.path()).await;
+    let path = home.path().join(file_name(&config_maps()));
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let process = Process::start(home.path(), []);
-    assert!(process.transport.watch(&maps(), None).await.is_err());
+    assert!(process.transport.watch(&config_maps(), None).await.is_err());
     assert!(path.with_extension("bad").exists());
     process.end().await;
-    learn(home.path()).await;
+    fill_cache(home.path()).await;
 }
 
 #[tokio::test]
 async fn the_file_of_a_forgotten_scope_is_removed() {
     let home = tempfile::tempdir().unwrap();
-    learn(home.path()).await;
+    fill_cache(home.path()).await;
     let process = Process::start(home.path(), []);
-    let _ = read(process.transport.watch(&maps(), None).await.unwrap()).await;
-    process.transport.forget(&maps());
-    let path = home.path().join(file_name(&maps()));
+    let _ = read(process.transport.watch(&config_maps(), None).await.unwrap()).await;
+    process.transport.forget(&config_maps());
+    let path = home.path().join(file_name(&config_maps()));
     tokio::time::timeout(Duration::from_secs(60), async {
         while path.exists() {
             tokio::task::yield_now().await;
@@ -226,7 +236,7 @@ async fn the_file_of_a_forgotten_scope_is_removed() {
 }
 
 #[tokio::test]
-async fn of_reads_by_name_only_claims_are_cached() {
+async fn only_claims_are_cached_of_objects_that_are_read_by_name() {
     let home = tempfile::tempdir().unwrap();
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "c", "namespace": "d", "uid": "u", "resourceVersion": "4"}, "spec": {"volumeName": "v"}});
@@ -242,7 +252,7 @@ async fn of_reads_by_name_only_claims_are_cached() {
     process.end().await;
     let process = Process::start(
         home.path(),
-        [Answer::Fails(refused()), Answer::Fails(refused()), Answer::Fails(refused())],
+        [Answer::Fails(no_server()), Answer::Fails(no_server()), Answer::Fails(no_server())],
     );
     let answer = process.transport.call(get(path)).await.unwrap();
     assert_eq!(serde_json::from_slice::<serde_json::Value>(answer.body()).unwrap(), claim);
@@ -261,11 +271,11 @@ async fn of_reads_by_name_only_claims_are_cached() {
 #[tokio::test]
 async fn an_informer_starts_from_the_cache_and_relists_when_its_revision_is_gone() {
     let home = tempfile::tempdir().unwrap();
-    learn(home.path()).await;
+    fill_cache(home.path()).await;
     let too_new =
         Status::failure(504, "Timeout", "Timeout: Too large resource version: 9, current: 2");
     let answers = [
-        Answer::Fails(refused()),
+        Answer::Fails(no_server()),
         // A server restored from a backup.
         Answer::Fails(too_new.into()),
         Answer::Events(vec![WatchEvent::Added(config_map("a", 2, "old")), initial(2)], true),
@@ -273,10 +283,10 @@ async fn an_informer_starts_from_the_cache_and_relists_when_its_revision_is_gone
     let process = Process::start(home.path(), answers);
     let client = Client::new(Arc::new(process.transport.clone()), "test");
     let informers = Informers::new(client, process.tasks.clone());
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let informer: crate::Informer<()> = informers.scoped(maps());
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let informer: crate::Informer<()> = informers.scoped(config_maps());
     let (done, mut is_done) = mpsc::channel(8);
-    let note = Arc::clone(&told);
+    let note = Arc::clone(&events);
     informer.on_change(move |change| {
         let kind = match change {
             crate::Change::Added(_) => "+",
@@ -290,8 +300,8 @@ async fn an_informer_starts_from_the_cache_and_relists_when_its_revision_is_gone
     });
     informer.synced().await;
     tokio::time::timeout(Duration::from_secs(60), is_done.recv()).await.unwrap();
-    assert_eq!(*told.lock(), ["+a", "+c", "=a", "-c"]);
-    assert_eq!(*process.script.asked.lock(), [None, Some(9), None]);
+    assert_eq!(*events.lock(), ["+a", "+c", "=a", "-c"]);
+    assert_eq!(*process.script.resumed_from.lock(), [None, Some(9), None]);
     process.end().await;
 }
 
@@ -299,18 +309,18 @@ async fn an_informer_starts_from_the_cache_and_relists_when_its_revision_is_gone
 async fn waiters_are_woken_when_a_server_is_reached_again() {
     let home = tempfile::tempdir().unwrap();
     let process =
-        Process::start(home.path(), [Answer::Fails(refused()), Answer::Events(vec![], true)]);
-    assert!(process.transport.watch(&maps(), Some(1)).await.is_err());
+        Process::start(home.path(), [Answer::Fails(no_server()), Answer::Events(vec![], true)]);
+    assert!(process.transport.watch(&config_maps(), Some(1)).await.is_err());
     let transport = process.transport.clone();
     let mut back = std::pin::pin!(transport.back());
     assert!(futures::poll!(&mut back).is_pending());
-    let _open = process.transport.watch(&maps(), Some(1)).await.unwrap();
+    let _open = process.transport.watch(&config_maps(), Some(1)).await.unwrap();
     tokio::time::timeout(Duration::from_secs(60), back).await.unwrap();
     process.end().await;
 }
 
 #[test]
-fn status_updates_of_pods_and_nodes_are_not_written() {
+fn status_updates_of_pods_are_not_written_unless_the_phase_changes() {
     let pods = Gvr::new("", "v1", "pods");
     let pod = |version: i64, change: serde_json::Value| {
         let mut value = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n"},
@@ -341,7 +351,7 @@ fn status_updates_of_pods_and_nodes_are_not_written() {
     let last = pod(version, json!({"/spec/nodeName": "other"}));
     memory.apply(&pods, &mut list, &WatchEvent::Added(Arc::clone(&last)));
     assert!(!memory.apply(&pods, &mut list, &initial(99)));
-    // A lagging stream of the same scope undoes nothing.
+    // Older events of a lagging stream of the same scope are ignored.
     assert!(!memory.apply(&pods, &mut None, &WatchEvent::Modified(pod(2, json!({"/spec": {}})))));
     assert!(!memory.apply(&pods, &mut None, &WatchEvent::Deleted(pod(3, json!({})))));
     let listed = memory.as_list().unwrap();
