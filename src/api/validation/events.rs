@@ -1,4 +1,7 @@
-//! Events of both groups: `v1` is lenient, `events.k8s.io/v1` strict.
+//! Validation of events. `events.k8s.io/v1` has strict rules in addition to those of `v1`.
+//!
+//! Error paths use the field names of `v1` for both versions, and many errors have an empty value:
+//! upstream validates its internal type.
 
 use serde_json::Value;
 
@@ -7,10 +10,13 @@ use super::{IMMUTABLE, each, names};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, is_empty, semantic_equal, str_at, str_in};
 
-/// Longest texts, in bytes (`pkg/apis/core/validation/events.go`).
+/// Maximum length in bytes of `reportingInstance`, `action` and `reason`
+/// (`pkg/apis/core/validation/events.go`).
 const SHORT_MAX: usize = 128;
+/// Maximum length in bytes of the message.
 const NOTE_MAX: usize = 1024;
 
+/// An ObjectReference as Go prints it.
 const REFERENCE: Shape = Shape::Struct(&[
     ("Kind", "kind", Shape::Text),
     ("Namespace", "namespace", Shape::Text),
@@ -21,19 +27,20 @@ const REFERENCE: Shape = Shape::Struct(&[
     ("FieldPath", "fieldPath", Shape::Text),
 ]);
 
-fn strict(object: &Value) -> bool {
+/// Whether the strict rules of `events.k8s.io/v1` apply.
+fn is_strict(object: &Value) -> bool {
     str_at(object, "apiVersion").starts_with("events.k8s.io/")
 }
 
-/// What an event is about.
-fn about(object: &Value) -> &Value {
-    get(object, if strict(object) { "regarding" } else { "involvedObject" })
+/// The reference to the object of an event; its field has another name in each version.
+fn involved_object(object: &Value) -> &Value {
+    get(object, if is_strict(object) { "regarding" } else { "involvedObject" })
 }
 
-/// A new event.
+/// Validates a new event.
 pub fn validate(object: &Value) -> ErrorList {
-    let mut errors = lenient(object);
-    if !strict(object) {
+    let mut errors = validate_common(object);
+    if !is_strict(object) {
         return errors;
     }
     errors.extend(series(object));
@@ -61,6 +68,7 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
+/// Strict rules of `series`.
 fn series(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let series = get(object, "series");
@@ -75,15 +83,17 @@ fn series(object: &Value) -> ErrorList {
     errors
 }
 
-fn lenient(object: &Value) -> ErrorList {
+/// Rules of both versions (`legacyValidateEvent`).
+fn validate_common(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let (own, other) =
-        (str_in(object, &["metadata", "namespace"]), str_at(about(object), "namespace"));
+        (str_in(object, &["metadata", "namespace"]), str_at(involved_object(object), "namespace"));
     let field = Path::new("involvedObject").child("namespace");
     let mismatch = || Error::invalid(&field, other, "does not match event.namespace");
+    // Events without `eventTime` have the old form, for which there are no further rules.
     if !has(object, "eventTime") {
-        let fits = if other.is_empty() { matches!(own, "" | "default") } else { own == other };
-        if !fits {
+        let matches = if other.is_empty() { matches!(own, "" | "default") } else { own == other };
+        if !matches {
             errors.push(mismatch());
         }
         return errors;
@@ -91,7 +101,7 @@ fn lenient(object: &Value) -> ErrorList {
     if other.is_empty() && !matches!(own, "default" | "kube-system") {
         errors.push(mismatch());
     }
-    let (controller, note) = if strict(object) {
+    let (controller, note) = if is_strict(object) {
         ("reportingController", "note")
     } else {
         ("reportingComponent", "message")
@@ -112,17 +122,18 @@ fn too_long(object: &Value, key: &str, shown: &str, max: usize) -> Option<Error>
     (str_at(object, key).len() > max).then(|| Error::invalid(&Path::new(shown), "", text))
 }
 
-/// A changed event: of the strict kind only the series and the metadata may change.
+/// Validates an update of an event: in `events.k8s.io/v1` only `series` and the metadata may
+/// change.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = lenient(object);
-    if !strict(object) {
+    let mut errors = validate_common(object);
+    if !is_strict(object) {
         return errors;
     }
     if !semantic_equal(get(object, "series"), get(old, "series")) {
         errors.extend(series(object));
     }
-    if !semantic_equal(about(object), about(old)) {
-        let shown = go_json(about(object), REFERENCE);
+    if !semantic_equal(involved_object(object), involved_object(old)) {
+        let shown = go_json(involved_object(object), REFERENCE);
         errors.push(printed(&Path::new("involvedObject"), &shown, IMMUTABLE));
     }
     for (key, shown) in [
@@ -140,16 +151,18 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
         ("reportingInstance", "reportingInstance"),
     ] {
         let (new, was) = (get(object, key), get(old, key));
-        let both_empty = new.as_str().unwrap_or_default() == was.as_str().unwrap_or_default()
+        // A missing text equals an empty one, as in Go.
+        let is_same_text = new.as_str().unwrap_or_default() == was.as_str().unwrap_or_default()
             && (new.is_null() || was.is_null());
-        if both_empty && (new.is_string() || was.is_string()) || semantic_equal(new, was) {
+        if is_same_text && (new.is_string() || was.is_string()) || semantic_equal(new, was) {
             continue;
         }
-        let text = matches!(
+        let is_text = matches!(
             key,
             "reason" | "note" | "type" | "action" | "reportingController" | "reportingInstance"
         );
-        let value = if text { Value::from(new.as_str().unwrap_or_default()) } else { new.clone() };
+        let value =
+            if is_text { Value::from(new.as_str().unwrap_or_default()) } else { new.clone() };
         errors.push(Error::invalid(&Path::new(shown), value, IMMUTABLE));
     }
     errors
@@ -161,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_event_lives_where_its_object_does() {
+    fn an_event_must_have_the_namespace_of_its_object() {
         let event = |namespace: &str| json!({"apiVersion": "v1", "metadata": {"name": "e", "namespace": "a"}, "involvedObject": {"namespace": namespace}});
         assert!(validate(&event("a")).is_empty());
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Dynamic resource allocation: claims, their templates, classes of devices.
+//! Validation of Dynamic Resource Allocation: ResourceClaims, ResourceClaimTemplates and
+//! DeviceClasses.
 
 mod slice;
 mod status;
@@ -17,18 +18,20 @@ use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 pub use slice::{slice, slice_change};
 pub use status::claim_status;
 
-/// Bounds of one claim (`k8s.io/api/resource`).
+/// Maximum numbers of list elements in one claim (`k8s.io/api/resource`).
 const REQUESTS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 const CONSTRAINTS_MAX: usize = 32;
 const CONFIG_MAX: usize = 32;
 const SELECTORS_MAX: usize = 32;
-/// Longest name of an attribute without its domain, and longest domain.
+/// Maximum length of the name of an attribute without its domain.
 const IDENTIFIER_MAX: usize = 32;
+/// Maximum length of the name of a driver, and of the domain of an attribute.
 const DRIVER_MAX: usize = 63;
-/// Most bytes of parameters that a driver alone understands.
+/// Maximum size in bytes of the opaque parameters of a driver.
 const PARAMETERS_MAX: usize = 10 * 1024;
 
+/// A subrequest as Go prints it.
 const REQUEST: Shape = Shape::Struct(&[
     ("Name", "name", Shape::Text),
     ("DeviceClassName", "deviceClassName", Shape::Text),
@@ -39,6 +42,7 @@ const REQUEST: Shape = Shape::Struct(&[
     ("Capacity", "capacity", Shape::Pointer),
     ("DerivedAttributes", "derivedAttributes", Shape::Pointer),
 ]);
+/// The spec of a claim as Go prints it.
 const DEVICES: Shape = Shape::Struct(&[(
     "Devices",
     "devices",
@@ -57,22 +61,22 @@ const DEVICES: Shape = Shape::Struct(&[(
     ]),
 )]);
 
-/// A new claim.
+/// Validates a new claim.
 pub fn claim(object: &Value) -> ErrorList {
     devices(get(get(object, "spec"), "devices"), &Path::new("spec").child("devices"))
 }
 
-/// A changed claim: its spec stays.
+/// Validates an update of a claim: the spec is immutable.
 pub fn claim_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = super::core::config_map::prefix(object);
     if !semantic_equal(get(object, "spec"), get(old, "spec")) {
-        // No other rule looks at a change that is refused as a whole.
+        // No other rule validates the spec after its change is rejected.
         errors.push(Error::invalid(&Path::new("spec"), Value::Null, IMMUTABLE));
     }
     errors
 }
 
-/// A new template of claims.
+/// Validates a new claim template.
 pub fn template(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (meta, field) = (get(spec, "metadata"), path.child("metadata"));
@@ -83,7 +87,7 @@ pub fn template(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed template: its spec stays.
+/// Validates an update of a claim template: the spec is immutable.
 pub fn template_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = super::core::config_map::prefix(object);
     errors.extend(template(object));
@@ -91,19 +95,21 @@ pub fn template_change(object: &Value, old: &Value) -> ErrorList {
     if !semantic_equal(spec, get(old, "spec")) {
         let meta = get(spec, "metadata");
         let kept = ["labels", "annotations"].into_iter().filter(|key| !is_empty(meta, key));
-        let labels: String = kept.map(|key| format!("\"{key}\":{},", get(meta, key))).collect();
-        let shown = format!("{{{labels}\"Spec\":{}}}", go_json(get(spec, "spec"), DEVICES));
+        let printed_meta: String =
+            kept.map(|key| format!("\"{key}\":{},", get(meta, key))).collect();
+        let shown = format!("{{{printed_meta}\"Spec\":{}}}", go_json(get(spec, "spec"), DEVICES));
         errors.push(printed(&Path::new("spec"), &shown, IMMUTABLE));
     }
     errors
 }
 
-/// A new class of devices.
+/// Validates a new device class.
 pub fn class(object: &Value) -> ErrorList {
     class_change(object, &Value::Null)
 }
 
-/// A changed class: selectors and parameters that it had are not looked at again.
+/// Validates an update of a device class. Unchanged selectors are not compiled again, and unchanged
+/// parameters may exceed the maximum size.
 pub fn class_change(object: &Value, old: &Value) -> ErrorList {
     let (spec, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     let stored = |key: &str| old.is_object() && semantic_equal(get(spec, key), get(was, key));
@@ -114,7 +120,7 @@ pub fn class_change(object: &Value, old: &Value) -> ErrorList {
     } else {
         let stored = stored("config");
         for (index, one) in list.iter().enumerate() {
-            errors.extend(configured(one, stored, &field.index(index)));
+            errors.extend(opaque_configuration(one, stored, &field.index(index)));
         }
     }
     let key = "extendedResourceName";
@@ -124,7 +130,8 @@ pub fn class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A resource under which devices of a class are asked for without a claim.
+/// Validates the name of the extended resource by which pods request devices of a class without a
+/// claim.
 fn extended_resource_name(name: &str, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !name.contains('/') {
@@ -140,7 +147,8 @@ fn extended_resource_name(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// Selectors; those that are stored were compiled when they came.
+/// Validates the selectors of `parent`. If they are `stored`, they were compiled in an earlier
+/// request and are not compiled again.
 fn selectors(parent: &Value, stored: bool, path: &Path) -> ErrorList {
     let (list, field) = (items(parent, "selectors"), path.child("selectors"));
     let mut errors = ErrorList::new();
@@ -162,7 +170,7 @@ fn selectors(parent: &Value, stored: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// An expression that compiles and does not cost too much.
+/// Checks that an expression compiles and that its estimated cost is within the limit.
 fn expression(text: &str, field: &Path) -> Option<Error> {
     if text.len() > expressions::LENGTH_MAX {
         return Some(Error::too_long(field, expressions::LENGTH_MAX));
@@ -174,12 +182,14 @@ fn expression(text: &str, field: &Path) -> Option<Error> {
     }
 }
 
+/// Validates a new configuration for a driver.
 fn configuration(one: &Value, path: &Path) -> ErrorList {
-    configured(one, false, path)
+    opaque_configuration(one, false, path)
 }
 
-/// Parameters for a driver; those that are stored may be longer than new ones.
-fn configured(one: &Value, stored: bool, path: &Path) -> ErrorList {
+/// Validates a configuration for a driver. If it is `stored`, its parameters may exceed
+/// [`PARAMETERS_MAX`].
+fn opaque_configuration(one: &Value, stored: bool, path: &Path) -> ErrorList {
     let (opaque, field) = (get(one, "opaque"), path.child("opaque"));
     if !opaque.is_object() {
         return vec![Error::required(&field, "")];
@@ -200,6 +210,7 @@ fn configured(one: &Value, stored: bool, path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates the requests, constraints and configurations of a claim.
 fn devices(devices: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (list, field) = (items(devices, "requests"), path.child("requests"));
@@ -233,8 +244,8 @@ fn devices(devices: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// What constraints, configurations and results may name: requests, and alternatives behind a
-/// slash.
+/// The names that constraints, configurations and results may refer to: `request`, and
+/// `request/subrequest` for each element of `firstAvailable`.
 fn known_requests(devices: &Value) -> Vec<String> {
     let mut known = Vec::new();
     for one in items(devices, "requests") {
@@ -246,14 +257,14 @@ fn known_requests(devices: &Value) -> Vec<String> {
     known
 }
 
-/// A list entry that is there twice, shown as upstream prints it.
+/// The error for a duplicate list element; `shown` is the element as upstream prints it.
 fn twice(field: &Path, shown: &str) -> Error {
     let mut error = Error::omitted(field, shown);
     error.kind = Kind::Duplicate;
     error
 }
 
-/// A request with its JSON names in upstream's order.
+/// Prints a request as JSON with the fields in upstream's order.
 fn shown_request(one: &Value) -> String {
     let order = [
         "name",
@@ -267,7 +278,8 @@ fn shown_request(one: &Value) -> String {
         "tolerations",
         "capacity",
     ];
-    // An alternative shows the class that it lacks; a request has none of its own.
+    // Upstream prints an empty class of `exactly` and of subrequests, which have an allocation
+    // mode; the request around them has no field for a class.
     let shown =
         |key: &str| !is_empty(one, key) || key == "deviceClassName" && has(one, "allocationMode");
     let parts = order.iter().filter(|key| shown(key)).map(|key| {
@@ -286,12 +298,15 @@ fn shown_request(one: &Value) -> String {
     format!("{{{}}}", parts.collect::<Vec<_>>().join(","))
 }
 
+/// Validates a request, which has either `exactly` or `firstAvailable`.
 fn request(one: &Value, path: &Path) -> ErrorList {
     let name = str_at(one, "name");
     let mut errors: ErrorList = each(&path.child("name"), name, dns1123_label(name)).collect();
     let (exactly, first) = (get(one, "exactly"), items(one, "firstAvailable"));
     match (exactly.is_object(), first.is_empty()) {
-        (true, true) => errors.extend(exact(exactly, &path.child("exactly"), dns1123_subdomain)),
+        (true, true) => {
+            errors.extend(exact_request(exactly, &path.child("exactly"), dns1123_subdomain))
+        }
         (false, false) => {
             let field = path.child("firstAvailable");
             if first.len() > ALTERNATIVES_MAX {
@@ -301,7 +316,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
             for (index, sub) in first.iter().enumerate() {
                 let (place, name) = (field.index(index), str_at(sub, "name"));
                 errors.extend(each(&place.child("name"), name, dns1123_label(name)));
-                errors.extend(exact(sub, &place, super::names::long_name));
+                errors.extend(exact_request(sub, &place, super::names::long_name));
                 if first.iter().take(index).any(|s| str_at(s, "name") == name) {
                     errors.push(twice(&place, &shown_request(sub)));
                 }
@@ -314,8 +329,8 @@ fn request(one: &Value, path: &Path) -> ErrorList {
         (true, false) => {
             let text = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
             errors.push(Error::invalid(path, Value::Null, text));
-            // The rules that are declared on the types look at both all the same.
-            errors.extend(declared(exactly, &path.child("exactly")));
+            // Upstream's declarative validation checks both fields nevertheless.
+            errors.extend(declarative(exactly, &path.child("exactly")));
             let field = path.child("firstAvailable");
             for (index, sub) in first.iter().enumerate().take(ALTERNATIVES_MAX) {
                 let (place, name) = (field.index(index), str_at(sub, "name"));
@@ -324,35 +339,38 @@ fn request(one: &Value, path: &Path) -> ErrorList {
                 }
                 let class = super::names::long_name;
                 errors.extend(required_as(sub, "deviceClassName", &place, class));
-                errors.extend(declared(sub, &place));
+                errors.extend(declarative(sub, &place));
             }
         }
     }
     errors
 }
 
-/// Mode and tolerations of one request, as far as rules are declared on their types.
-fn declared(one: &Value, path: &Path) -> ErrorList {
-    let known = |value: &Value, key: &str, all: &[&str], path: &Path| match str_at(value, key) {
-        "" => ErrorList::new(),
-        given => one_of(given, all, &path.child(key)).into_iter().collect(),
-    };
-    let mut errors = known(one, "allocationMode", &["All", "ExactCount"], path);
+/// Validates allocation mode and tolerations of one request by the rules of upstream's declarative
+/// validation only.
+fn declarative(one: &Value, path: &Path) -> ErrorList {
+    let one_of_if_set =
+        |value: &Value, key: &str, all: &[&str], path: &Path| match str_at(value, key) {
+            "" => ErrorList::new(),
+            given => one_of(given, all, &path.child(key)).into_iter().collect(),
+        };
+    let mut errors = one_of_if_set(one, "allocationMode", &["All", "ExactCount"], path);
     for (index, toleration) in items(one, "tolerations").iter().enumerate() {
         let place = path.child("tolerations").index(index);
         let key = str_at(toleration, "key");
         if !key.is_empty() {
             errors.extend(each(&place.child("key"), key, qualified_name(key)));
         }
-        errors.extend(known(toleration, "operator", &["Equal", "Exists"], &place));
+        errors.extend(one_of_if_set(toleration, "operator", &["Equal", "Exists"], &place));
         let effects = ["NoExecute", "NoSchedule", "None"];
-        errors.extend(known(toleration, "effect", &effects, &place));
+        errors.extend(one_of_if_set(toleration, "effect", &effects, &place));
     }
     errors
 }
 
-/// Class, selectors, mode and number of one request.
-fn exact(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) -> ErrorList {
+/// Validates class, selectors, allocation mode, count and tolerations of `exactly` or of a
+/// subrequest. `class` validates the name of the class.
+fn exact_request(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) -> ErrorList {
     let mut errors = required_as(one, "deviceClassName", path, class);
     errors.extend(selectors(one, false, path));
     let (mode, count) = (str_at(one, "allocationMode"), int_at(one, "count").unwrap_or_default());
@@ -375,7 +393,7 @@ fn exact(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) ->
     errors
 }
 
-/// Which taints of devices a request bears.
+/// Validates a toleration of device taints.
 fn toleration(one: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let [key, operator, value, effect] =
@@ -400,6 +418,7 @@ fn toleration(one: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates the list `requests` of a constraint or configuration: references to `known` requests.
 fn request_names(one: &Value, known: &[String], field: &Path) -> ErrorList {
     let names = texts(one, "requests");
     if names.len() > REQUESTS_MAX {
@@ -416,7 +435,7 @@ fn request_names(one: &Value, known: &[String], field: &Path) -> ErrorList {
     errors
 }
 
-/// The name of a request, perhaps with that of an alternative.
+/// Validates a reference of the form `request` or `request/subrequest`.
 fn request_name(name: &str, known: &[String], field: &Path) -> ErrorList {
     const TEXT: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
     let segments: Vec<&str> = name.split('/').collect();
@@ -431,12 +450,13 @@ fn request_name(name: &str, known: &[String], field: &Path) -> ErrorList {
     errors
 }
 
+/// Validates a constraint, which has `matchAttribute` or `distinctAttribute`.
 fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
     let mut errors = request_names(one, known, &path.child("requests"));
     let keys = ["matchAttribute", "distinctAttribute"];
     let set: Vec<&str> = keys.into_iter().filter(|key| has(one, key)).collect();
     if set.is_empty() {
-        // Upstream's words, which are those of the opposite.
+        // Upstream's text, although no field is set.
         let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
         errors.push(Error::required(path, text));
         return errors;
@@ -447,11 +467,11 @@ fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
     errors
 }
 
-/// `domain/name` of an attribute, by the rule that is declared on the type
+/// Validates an attribute name `domain/name` by the rule of upstream's declarative validation
 /// (`ResourceFullyQualifiedName`).
 fn attribute(name: &str, field: &Path) -> ErrorList {
     const TEXT: &str = "a fully qualified name must be a domain and a name separated by a slash";
-    // What has more slashes is not looked at.
+    // The rule does not validate a name with more than one slash.
     if name.matches('/').count() > 1 {
         return ErrorList::new();
     }

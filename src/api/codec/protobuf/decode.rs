@@ -1,4 +1,6 @@
-//! From messages to values in normal form.
+//! Decodes protobuf messages to JSON values in normal form (see `codec::normal`).
+//!
+//! Parameters named `kind` are the wire type of the field that the reader is at.
 
 use base64::Engine as _;
 use serde_json::{Map, Number, Value};
@@ -12,7 +14,7 @@ use crate::schema::{Field, Node, Schema, Shape, Type, TypeId, What};
 /// The last second of the year 9999: JSON has no later times.
 const SECONDS_MAX: i64 = 253_402_300_799;
 
-/// Reads one message.
+/// Decodes a message of the type `id`.
 pub(super) fn message(schema: &Schema, id: TypeId, data: &[u8]) -> Result<Value, DecodeError> {
     struct_value(schema, id, data, 0)
 }
@@ -33,6 +35,8 @@ fn struct_value(
     Ok(Value::Object(map))
 }
 
+/// Decodes all fields of a message into `map`. `nodes` are the known tags of the message, sorted;
+/// unknown tags are skipped. The fields of an inlined struct go into the same map.
 fn fields(
     schema: &Schema,
     ty: &Type,
@@ -49,7 +53,7 @@ fn fields(
                 fields(schema, ty, inner, reader.bytes(kind)?, map, depth + 1)?
             }
             Some(What::Field(position)) => match ty.fields.get(*position as usize) {
-                Some(field) => add(schema, field, &mut reader, kind, map, depth)?,
+                Some(field) => add_field(schema, field, &mut reader, kind, map, depth)?,
                 None => reader.skip(kind)?,
             },
             None => reader.skip(kind)?,
@@ -58,8 +62,9 @@ fn fields(
     Ok(())
 }
 
-/// Reads one occurrence of a field into the object.
-fn add(
+/// Decodes one occurrence of a field into the object: elements of lists and maps are added, other
+/// values replace the former one.
+fn add_field(
     schema: &Schema,
     field: &Field,
     reader: &mut Reader<'_>,
@@ -69,39 +74,42 @@ fn add(
 ) -> Result<(), DecodeError> {
     match &field.shape {
         Shape::List(element) if field.wrapped => {
-            let list = wrapped(schema, element, reader.bytes(kind)?, depth)?;
+            let list = wrapped_list(schema, element, reader.bytes(kind)?, depth)?;
             map.insert(field.json.to_string(), list);
         }
         Shape::List(element) => {
             let slot = map.entry(field.json.as_ref()).or_insert_with(|| Value::Array(Vec::new()));
             let Value::Array(list) = slot else { return Ok(()) };
+            // Numbers in one length-delimited field (wire type 2).
             let packed =
                 kind == 2 && matches!(element.as_ref(), Shape::Int32 | Shape::Int64 | Shape::Bool);
             if packed {
                 let mut inner = Reader::new(reader.bytes(kind)?);
                 while !inner.is_empty() {
-                    list.push(one(schema, element, &mut inner, 0, depth)?);
+                    // 0: each packed number is a varint.
+                    list.push(value_of_shape(schema, element, &mut inner, 0, depth)?);
                 }
             } else {
-                list.push(one(schema, element, reader, kind, depth)?);
+                list.push(value_of_shape(schema, element, reader, kind, depth)?);
             }
         }
         Shape::Map(element) => {
-            let (key, value) = entry(schema, element, reader.bytes(kind)?, depth)?;
+            let (key, value) = map_entry(schema, element, reader.bytes(kind)?, depth)?;
             let slot = map.entry(field.json.as_ref()).or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(inner) = slot {
                 inner.insert(key, value);
             }
         }
         shape => {
-            let value = one(schema, shape, reader, kind, depth)?;
+            let value = value_of_shape(schema, shape, reader, kind, depth)?;
             map.insert(field.json.to_string(), value);
         }
     }
     Ok(())
 }
 
-fn entry(
+/// Decodes an entry of a map: a message with the key under tag 1 and the value under tag 2.
+fn map_entry(
     schema: &Schema,
     element: &Shape,
     data: &[u8],
@@ -112,20 +120,20 @@ fn entry(
     while let Some((tag, kind)) = reader.key()? {
         match tag {
             1 => key = reader.text(kind)?,
-            2 => value = Some(one(schema, element, &mut reader, kind, depth)?),
+            2 => value = Some(value_of_shape(schema, element, &mut reader, kind, depth)?),
             _ => reader.skip(kind)?,
         }
     }
     let absent = || match element {
-        // Upstream's generated readers begin with empty bytes, not with none.
+        // Upstream's generated code initializes the value with empty bytes, not with nil.
         Shape::Bytes => Value::String(String::new()),
         _ => normal::zero(schema, element, depth + 1),
     };
     Ok((key, value.unwrap_or_else(absent)))
 }
 
-/// A list that is a message of its own.
-fn wrapped(
+/// Decodes a list that protobuf wraps in a message of its own; the elements have tag 1.
+fn wrapped_list(
     schema: &Schema,
     element: &Shape,
     data: &[u8],
@@ -135,7 +143,7 @@ fn wrapped(
     let mut list = Vec::new();
     while let Some((tag, kind)) = reader.key()? {
         if tag == 1 {
-            list.push(one(schema, element, &mut reader, kind, depth)?);
+            list.push(value_of_shape(schema, element, &mut reader, kind, depth)?);
         } else {
             reader.skip(kind)?;
         }
@@ -143,7 +151,8 @@ fn wrapped(
     Ok(Value::Array(list))
 }
 
-fn one(
+/// Decodes one value of this shape.
+fn value_of_shape(
     schema: &Schema,
     shape: &Shape,
     reader: &mut Reader<'_>,
@@ -161,23 +170,25 @@ fn one(
         Shape::Time => time(reader.bytes(kind)?, Precision::Seconds)?,
         Shape::MicroTime => time(reader.bytes(kind)?, Precision::Micros)?,
         Shape::Duration => {
-            let nanos = scalar(reader.bytes(kind)?, 1)?.cast_signed();
+            let nanos = last_varint(reader.bytes(kind)?, 1)?.cast_signed();
             Value::String(duration_text(nanos))
         }
         Shape::IntOrString => int_or_string(reader.bytes(kind)?)?,
-        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => raw(schema, reader.bytes(kind)?)?,
-        Shape::PropsOrBool(id) => props(schema, *id, reader.bytes(kind)?, (2, 0), depth)?,
-        Shape::PropsOrList(id) => props(schema, *id, reader.bytes(kind)?, (1, 2), depth)?,
-        Shape::PropsOrStrings(id) => strings(schema, *id, reader.bytes(kind)?, depth)?,
+        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => {
+            embedded_object(schema, reader.bytes(kind)?)?
+        }
+        Shape::PropsOrBool(id) => schema_or_other(schema, *id, reader.bytes(kind)?, (2, 0), depth)?,
+        Shape::PropsOrList(id) => schema_or_other(schema, *id, reader.bytes(kind)?, (1, 2), depth)?,
+        Shape::PropsOrStrings(id) => schema_or_strings(schema, *id, reader.bytes(kind)?, depth)?,
         Shape::Struct(id) => struct_value(schema, *id, reader.bytes(kind)?, depth + 1)?,
-        Shape::List(element) => wrapped(schema, element, reader.bytes(kind)?, depth)?,
+        Shape::List(element) => wrapped_list(schema, element, reader.bytes(kind)?, depth)?,
         Shape::Map(_) | Shape::Typed(_) => {
             return Err(DecodeError::Syntax("proto: a map inside a list or map".into()));
         }
     })
 }
 
-/// A number as Go writes it in JSON: whole ones without a fraction.
+/// Converts a number to the form in which Go encodes it in JSON: whole numbers without a fraction.
 fn double(number: f64) -> Value {
     match number.to_string().parse::<i64>() {
         Ok(whole) => Value::Number(whole.into()),
@@ -185,14 +196,14 @@ fn double(number: f64) -> Value {
     }
 }
 
-/// Protobuf sign-extends 32-bit numbers to 64 bits; the low half counts.
+/// Truncates a varint to 32 bits: protobuf sign-extends 32-bit numbers to 64 bits.
 #[allow(clippy::cast_possible_truncation, reason = "as protobuf defines it")]
 fn int32(value: u64) -> i32 {
     value as i32
 }
 
-/// The last varint under this tag, or zero.
-fn scalar(data: &[u8], wanted: u32) -> Result<u64, DecodeError> {
+/// The last varint of a message under this tag, or zero.
+fn last_varint(data: &[u8], wanted: u32) -> Result<u64, DecodeError> {
     let mut reader = Reader::new(data);
     let mut value = 0;
     while let Some((tag, kind)) = reader.key()? {
@@ -205,6 +216,7 @@ fn scalar(data: &[u8], wanted: u32) -> Result<u64, DecodeError> {
     Ok(value)
 }
 
+/// Decodes a Quantity: a message with the text under tag 1.
 fn quantity(data: &[u8]) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
     let mut value = Value::String("0".into());
@@ -219,12 +231,14 @@ fn quantity(data: &[u8]) -> Result<Value, DecodeError> {
     Ok(value)
 }
 
+/// Decodes a Time or MicroTime: seconds under tag 1 and nanoseconds under tag 2. The zero time is
+/// null.
 fn time(data: &[u8], precision: Precision) -> Result<Value, DecodeError> {
     if data.is_empty() {
         return Ok(Value::Null);
     }
-    let seconds = scalar(data, 1)?.cast_signed();
-    let nanos = if precision == Precision::Micros { int32(scalar(data, 2)?) } else { 0 };
+    let seconds = last_varint(data, 1)?.cast_signed();
+    let nanos = if precision == Precision::Micros { int32(last_varint(data, 2)?) } else { 0 };
     let nanos = u32::try_from(nanos).ok().filter(|n| *n < 1_000_000_000);
     let moment = nanos
         .filter(|_| (ZERO_SECONDS..=SECONDS_MAX).contains(&seconds))
@@ -235,26 +249,27 @@ fn time(data: &[u8], precision: Precision) -> Result<Value, DecodeError> {
     Ok(if moment.is_zero() { Value::Null } else { Value::String(moment.text(precision)) })
 }
 
+/// Decodes an IntOrString: its type under tag 1, the number under tag 2, the string under tag 3.
 fn int_or_string(data: &[u8]) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
-    let (mut kind_of, mut number, mut name) = (0, 0, String::new());
+    let (mut value_type, mut number, mut text) = (0, 0, String::new());
     while let Some((tag, kind)) = reader.key()? {
         match tag {
-            1 => kind_of = reader.varint(kind)?,
+            1 => value_type = reader.varint(kind)?,
             2 => number = int32(reader.varint(kind)?),
-            3 => name = reader.text(kind)?,
+            3 => text = reader.text(kind)?,
             _ => reader.skip(kind)?,
         }
     }
-    match kind_of {
+    match value_type {
         0 => Ok(number.into()),
-        1 => Ok(name.into()),
+        1 => Ok(text.into()),
         _ => Err(DecodeError::Type("impossible IntOrString.Type".into())),
     }
 }
 
-/// Embedded JSON, or an embedded enveloped object.
-fn raw(schema: &Schema, data: &[u8]) -> Result<Value, DecodeError> {
+/// Decodes embedded JSON, or an embedded object with the envelope of Kubernetes' protobuf.
+fn embedded_object(schema: &Schema, data: &[u8]) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
     let mut value = Value::Null;
     while let Some((tag, kind)) = reader.key()? {
@@ -274,9 +289,9 @@ fn raw(schema: &Schema, data: &[u8]) -> Result<Value, DecodeError> {
     Ok(value)
 }
 
-/// A schema under the first tag, a list of schemas under the second, a boolean under tag 1 when
-/// there is neither.
-fn props(
+/// Decodes `JSONSchemaPropsOrBool` or `JSONSchemaPropsOrArray`: a schema under the first of `tags`,
+/// a list of schemas under the second (0 if there is none), otherwise a boolean under tag 1.
+fn schema_or_other(
     schema: &Schema,
     id: TypeId,
     data: &[u8],
@@ -304,7 +319,13 @@ fn props(
     })
 }
 
-fn strings(schema: &Schema, id: TypeId, data: &[u8], depth: usize) -> Result<Value, DecodeError> {
+/// Decodes `JSONSchemaPropsOrStringArray`: a schema under tag 1, or strings under tag 2.
+fn schema_or_strings(
+    schema: &Schema,
+    id: TypeId,
+    data: &[u8],
+    depth: usize,
+) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
     let (mut single, mut list) = (Value::Null, Vec::new());
     while let Some((tag, kind)) = reader.key()? {

@@ -1,4 +1,4 @@
-//! Jobs.
+//! Validation of jobs.
 
 use serde_json::{Value, json};
 
@@ -15,15 +15,16 @@ use crate::validation::{IMMUTABLE, each, immutable_as, names, one_of};
 use crate::value::{at, bool_at, get, has, int_at, restore, semantic_equal, set, str_at, str_in};
 
 const INDEXED: &str = "requires indexed completion mode";
-/// Most pods at a time and most failed indexes of an indexed job; above the soft limit of
-/// completions both shrink.
+/// Maximum of `parallelism` and of `maxFailedIndexes` of an indexed job.
 const PARALLEL_MAX: i64 = 100_000;
+/// With more completions than this and a `backoffLimitPerIndex`, the maximum of both fields is
+/// [`HIGH_COMPLETIONS_MAX`].
 const COMPLETIONS_SOFT: i64 = 100_000;
-const HIGH_LIMIT: i64 = 10_000;
-/// Longest `managedBy`.
-const MANAGER_MAX: usize = 63;
+const HIGH_COMPLETIONS_MAX: i64 = 10_000;
+/// Maximum length of `managedBy`, in bytes.
+const MANAGED_BY_MAX: usize = 63;
 
-/// A new job.
+/// Validates a new job.
 pub fn validate(object: &Value) -> ErrorList {
     let mut errors = generated_selector(object);
     errors.extend(spec(get(object, "spec"), &Path::new("spec")));
@@ -31,15 +32,17 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
+/// Checks that the selector and the labels of the template are those that the API server generates
+/// from the job's name and UID. Does nothing with `manualSelector`.
 fn generated_selector(object: &Value) -> ErrorList {
-    let (own, meta) = (get(object, "spec"), get(object, "metadata"));
+    let (spec, meta) = (get(object, "spec"), get(object, "metadata"));
     let mut errors = ErrorList::new();
-    if bool_at(own, "manualSelector") || !has(own, "selector") {
+    if bool_at(spec, "manualSelector") || !has(spec, "selector") {
         return errors;
     }
     let (uid, name) = (str_at(meta, "uid"), str_at(meta, "name"));
     let path = Path::new("spec").child("template").child("metadata").child("labels");
-    let labels = at(own, &["template", "metadata", "labels"]);
+    let labels = at(spec, &["template", "metadata", "labels"]);
     let expected = [
         ("controller-uid", uid),
         ("job-name", name),
@@ -59,7 +62,7 @@ fn generated_selector(object: &Value) -> ErrorList {
             Some(_) => {}
         }
     }
-    let selector = get(own, "selector");
+    let selector = get(spec, "selector");
     let wanted: serde_json::Map<String, Value> =
         expected.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
     if convertible(selector) && !matches(selector, &Value::Object(wanted)) {
@@ -75,10 +78,12 @@ fn generated_selector(object: &Value) -> ErrorList {
     errors
 }
 
+/// Checks that the name of the last pod of an indexed job, which is also its host name, is a valid
+/// DNS label.
 fn name_fits(object: &Value) -> Option<Error> {
-    let own = get(object, "spec");
-    let completions = int_at(own, "completions")
-        .filter(|c| *c > 0 && str_at(own, "completionMode") == "Indexed")?;
+    let spec = get(object, "spec");
+    let completions = int_at(spec, "completions")
+        .filter(|c| *c > 0 && str_at(spec, "completionMode") == "Indexed")?;
     let name = str_in(object, &["metadata", "name"]);
     let host = format!("{name}-{}", completions - 1);
     let text = format!("will not able to create pod with invalid DNS label: {host}");
@@ -86,16 +91,16 @@ fn name_fits(object: &Value) -> Option<Error> {
         .then(|| Error::invalid(&Path::new("metadata").child("name"), name, text))
 }
 
-/// A job's spec with its selector.
-fn spec(own: &Value, path: &Path) -> ErrorList {
-    let mut errors = template_spec(own, path);
-    let selector = get(own, "selector");
+/// Validates a job's spec with its selector.
+fn spec(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = template_spec(spec, path);
+    let selector = get(spec, "selector");
     if selector.is_object() {
         errors.extend(validate_selector(selector, &path.child("selector"), false));
     } else {
         errors.push(Error::required(&path.child("selector"), ""));
     }
-    let labels = at(own, &["template", "metadata", "labels"]);
+    let labels = at(spec, &["template", "metadata", "labels"]);
     if convertible(selector) && !(selector.is_object() && matches(selector, labels)) {
         let field = path.child("template").child("metadata").child("labels");
         errors.push(Error::invalid(
@@ -107,8 +112,8 @@ fn spec(own: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A job's spec without its selector, as cron jobs hold it.
-pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
+/// Validates a job's spec without its selector, as in the template of a cron job.
+pub(super) fn template_spec(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let counts = [
         "parallelism",
@@ -119,48 +124,48 @@ pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
         "backoffLimitPerIndex",
         "maxFailedIndexes",
     ];
-    all_non_negative(own, &counts, path, &mut errors);
-    if has(own, "maxFailedIndexes") && !has(own, "backoffLimitPerIndex") {
+    all_non_negative(spec, &counts, path, &mut errors);
+    if has(spec, "maxFailedIndexes") && !has(spec, "backoffLimitPerIndex") {
         errors.push(Error::required(
             &path.child("backoffLimitPerIndex"),
             "when maxFailedIndexes is specified",
         ));
     }
-    if let Some(manager) = get(own, "managedBy").as_str() {
+    if let Some(manager) = get(spec, "managedBy").as_str() {
         errors.extend(domain_prefixed_path(manager, &path.child("managedBy")));
-        if manager.len() > MANAGER_MAX {
-            errors.push(Error::too_long(&path.child("managedBy"), MANAGER_MAX));
+        if manager.len() > MANAGED_BY_MAX {
+            errors.push(Error::too_long(&path.child("managedBy"), MANAGED_BY_MAX));
         }
     }
-    errors.extend(completion_mode(own, path));
-    if has(own, "podFailurePolicy") {
-        errors.extend(failure_policy(own, &path.child("podFailurePolicy")));
+    errors.extend(completion_mode(spec, path));
+    if has(spec, "podFailurePolicy") {
+        errors.extend(failure_policy(spec, &path.child("podFailurePolicy")));
     }
-    if has(own, "successPolicy") {
+    if has(spec, "successPolicy") {
         let field = path.child("successPolicy");
-        if str_at(own, "completionMode") == "Indexed" {
-            errors.extend(success_policy(own, &field));
+        if str_at(spec, "completionMode") == "Indexed" {
+            errors.extend(success_policy(spec, &field));
         } else {
-            let policy = get(own, "successPolicy").clone();
+            let policy = get(spec, "successPolicy").clone();
             errors.push(Error::invalid(&field, policy, INDEXED).printed_as("*SuccessPolicy"));
         }
     }
-    if let Some(policy) = get(own, "podReplacementPolicy").as_str() {
-        let allowed: &[&str] = if has(own, "podFailurePolicy") {
+    if let Some(policy) = get(spec, "podReplacementPolicy").as_str() {
+        let allowed: &[&str] = if has(spec, "podFailurePolicy") {
             &["Failed"]
         } else {
             &["Failed", "TerminatingOrFailed"]
         };
         errors.extend(one_of(policy, allowed, &path.child("podReplacementPolicy")));
     }
-    errors.extend(pod::template(get(own, "template"), &path.child("template")));
-    let policy = str_in(own, &["template", "spec", "restartPolicy"]);
+    errors.extend(pod::template(get(spec, "template"), &path.child("template")));
+    let policy = str_in(spec, &["template", "spec", "restartPolicy"]);
     let field = path.child("template").child("spec").child("restartPolicy");
     match policy {
         "" | "Always" => {
             errors.push(Error::required(&field, "valid values: \"OnFailure\", \"Never\""))
         }
-        "OnFailure" if has(own, "podFailurePolicy") => {
+        "OnFailure" if has(spec, "podFailurePolicy") => {
             errors.push(Error::invalid(
                 &field,
                 policy,
@@ -173,15 +178,16 @@ pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn completion_mode(own: &Value, path: &Path) -> ErrorList {
+/// Validates `completionMode` and the fields that depend on it.
+fn completion_mode(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mode = get(own, "completionMode").as_str();
+    let mode = get(spec, "completionMode").as_str();
     errors.extend(
         mode.and_then(|m| one_of(m, &["NonIndexed", "Indexed"], &path.child("completionMode"))),
     );
-    let (completions, parallel) = (int_at(own, "completions"), int_at(own, "parallelism"));
+    let (completions, parallel) = (int_at(spec, "completions"), int_at(spec, "parallelism"));
     let (per_index, failed) =
-        (int_at(own, "backoffLimitPerIndex"), int_at(own, "maxFailedIndexes"));
+        (int_at(spec, "backoffLimitPerIndex"), int_at(spec, "maxFailedIndexes"));
     let (at_parallel, at_failed) = (path.child("parallelism"), path.child("maxFailedIndexes"));
     if mode.is_none_or(|m| m == "NonIndexed") {
         for (key, value) in [("backoffLimitPerIndex", per_index), ("maxFailedIndexes", failed)] {
@@ -224,17 +230,20 @@ fn completion_mode(own: &Value, path: &Path) -> ErrorList {
             ));
         }
         let text = format!(
-            "must be less than or equal to {HIGH_LIMIT} when completions are above {COMPLETIONS_SOFT} and used with backoff limit per index"
+            "must be less than or equal to {HIGH_COMPLETIONS_MAX} when completions are above {COMPLETIONS_SOFT} and used with backoff limit per index"
         );
         for (field, value) in [(at_parallel, parallel), (at_failed, failed)] {
             errors.extend(
-                value.filter(|v| *v > HIGH_LIMIT).map(|v| Error::invalid(&field, v, text.as_str())),
+                value
+                    .filter(|v| *v > HIGH_COMPLETIONS_MAX)
+                    .map(|v| Error::invalid(&field, v, text.as_str())),
             );
         }
     }
     errors
 }
 
+/// Validates a name of the form `example.com/foo`.
 fn domain_prefixed_path(value: &str, field: &Path) -> ErrorList {
     if value.is_empty() {
         return vec![Error::required(field, "")];
@@ -248,15 +257,15 @@ fn domain_prefixed_path(value: &str, field: &Path) -> ErrorList {
         )];
     };
     let mut errors: ErrorList = each(field, host, names::dns1123_subdomain(host)).collect();
-    let good = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
-    if !path.bytes().all(good) {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+    if !path.bytes().all(is_allowed) {
         let text = "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')";
         errors.push(Error::invalid(field, path, text));
     }
     errors
 }
 
-/// A changed job.
+/// Validates an update of a job.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     let mut errors = spec(new, &path);
@@ -281,7 +290,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Completions of an indexed job may follow its parallelism.
+/// Checks that `completions` does not change, except of an indexed job to the new value of
+/// `parallelism`.
 fn completions_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let field = path.child("completions");
     let (now, was) = (get(new, "completions"), get(old, "completions"));
@@ -301,15 +311,17 @@ fn completions_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
     Vec::new()
 }
 
-/// The template stays; scheduling directives and resources may change while the job is suspended.
+/// Checks that the template does not change. Scheduling directives and resources may change while
+/// the job is suspended and has no active pods.
 fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let (now, mut was) = (get(new, "template").clone(), at(old, &["spec", "template"]).clone());
     let suspended = bool_at(get(old, "spec"), "suspend");
     let status = get(old, "status");
-    let resting = !has(status, "startTime") || suspended_condition(status);
-    if !suspended || !resting || int_at(status, "active").unwrap_or_default() != 0 {
+    let is_stopped = !has(status, "startTime") || suspended_condition(status);
+    if !suspended || !is_stopped || int_at(status, "active").unwrap_or_default() != 0 {
         return immutable_as(&now, &was, &path.child("template"), "PodTemplateSpec");
     }
+    // Copies the mutable fields into the old template, so that the comparison ignores them.
     if let Some(meta) = crate::value::ensure_object(&mut was, "metadata") {
         restore(meta, get(&now, "metadata"), "labels");
         restore(meta, get(&now, "metadata"), "annotations");

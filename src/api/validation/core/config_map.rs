@@ -1,4 +1,4 @@
-//! Config maps, and the rules of immutable data that secrets share.
+//! Validation of config maps, and the rules that secrets share: size and immutable data.
 
 use serde_json::Value;
 
@@ -6,10 +6,10 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names};
 use crate::value::{bool_at, entries, get, semantic_equal, str_in};
 
-/// Most bytes that a config map or secret holds.
+/// Maximum size in bytes of the data of a config map or secret (`MaxSecretSize`).
 pub(super) const SIZE_MAX: usize = 1024 * 1024;
 
-/// A new config map.
+/// Validates a new config map.
 pub fn validate(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let (data, binary) = (Path::new("data"), Path::new("binaryData"));
@@ -36,7 +36,7 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed config map.
+/// Validates an update of a config map.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = frozen(object, old, &["data", "binaryData"]);
     errors.extend(prefix(object));
@@ -44,8 +44,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Of some kinds a change is checked as a new object is. The name stays; the prefix that one could
-/// have been made of may change.
+/// Validates `metadata.generateName` in an update. Upstream runs the metadata rules of a creation
+/// for updates of some kinds, too. The name is immutable then, but `generateName` may change.
 pub fn prefix(object: &Value) -> ErrorList {
     match str_in(object, &["metadata", "generateName"]) {
         "" => ErrorList::new(),
@@ -56,14 +56,14 @@ pub fn prefix(object: &Value) -> ErrorList {
     }
 }
 
-/// Bytes behind base64 text.
+/// The number of bytes that a base64 text encodes.
 pub(super) fn decoded_len(value: &Value) -> usize {
     let text = value.as_str().unwrap_or_default();
     text.len() / 4 * 3
         - text.bytes().rev().take_while(|b| *b == b'=').count().min(text.len() / 4 * 3)
 }
 
-/// What may not change any more once `immutable` is set.
+/// Rejects changes of the fields `keys`, and of `immutable`, if the old object is immutable.
 pub(super) fn frozen(object: &Value, old: &Value, keys: &[&str]) -> ErrorList {
     const TEXT: &str = "field is immutable when `immutable` is set";
     let mut errors = ErrorList::new();
@@ -84,7 +84,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn keys_are_checked_and_immutable_data_stays() {
+    fn keys_must_be_valid_and_immutable_data_must_not_change() {
         let errors = validate(&json!({"data": {"a b": "x"}, "binaryData": {"..": "AA=="}}));
         assert_eq!(errors.len(), 2);
         assert!(
@@ -104,9 +104,9 @@ mod tests {
         );
     }
 
-    /// An answer of kube-apiserver 1.37.1.
+    /// The expected text is the response of kube-apiserver 1.37.1.
     #[test]
-    fn a_change_may_not_bring_a_prefix_that_is_no_name() {
+    fn an_update_rejects_a_generate_name_that_is_not_a_valid_prefix() {
         let errors = validate_change(&json!({"metadata": {"generateName": "aB"}}), &json!({}));
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
