@@ -1,5 +1,5 @@
-//! One request over one HTTPS connection. Its errors distinguish an unreachable server from a wrong
-//! one.
+//! Sends one request over one HTTPS connection. Its errors distinguish an unreachable server from
+//! one whose certificate is not valid.
 
 use std::io;
 use std::time::Duration;
@@ -16,16 +16,17 @@ use tokio_rustls::client::TlsStream;
 
 use super::{SERVER_NAME, ServerAddress};
 
-/// Timeout of the whole exchange (the value of k3s).
+/// Timeout of connection, request and response together; k3s has the same value.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of a response in bytes: certificates, CAs and the cluster's settings.
-const ANSWER_MAX: usize = 256 * 1024;
+/// Maximum size of a response's body in bytes. The largest has certificates, CAs and the cluster's
+/// settings.
+const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 
 /// A response, read to its end.
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
-    /// The server's clock, seconds since the epoch.
+    /// The time of the server's clock in seconds since the epoch, if the server sends it.
     pub(super) date: Option<i64>,
 }
 
@@ -33,15 +34,15 @@ pub(super) struct HttpResponse {
 pub(super) enum ExchangeError {
     /// The server does not answer; transient.
     Unreachable(String),
-    /// The server does not speak TLS.
+    /// The server does not use TLS.
     NotTls(String),
-    /// The certificate is not signed by the CA.
+    /// The trusted CA did not sign the certificate.
     Certificate(String),
-    /// The certificate is signed by the CA, but not valid at this machine's time.
+    /// The CA signed the certificate, but its validity does not include this machine's time.
     Expired(String),
 }
 
-/// An exchange with one server.
+/// A request to one server, with its response.
 pub(super) struct Exchange<'a> {
     pub(super) dial: &'a dyn Dial,
     pub(super) server: &'a ServerAddress,
@@ -49,38 +50,41 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Sends the request and reads the whole answer.
+    /// Sends the request and reads the whole response.
     pub(super) async fn run(
         self,
         mut request: Request<Bytes>,
     ) -> Result<HttpResponse, ExchangeError> {
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| unreachable_by(&e))?;
+        // The name in the servers' certificates, whatever the address is.
         let host = header::HeaderValue::from_static(SERVER_NAME);
         request.headers_mut().insert(header::HOST, host);
-        let all = async {
+        let exchange = async {
             let io = self
                 .dial
                 .dial(&self.server.host, self.server.port)
                 .await
                 .map_err(|e| unreachable_by(&e))?;
             let connector = TlsConnector::from(std::sync::Arc::new(self.tls));
-            let stream = connector.connect(name, io).await.map_err(|e| handshake(&e))?;
-            talk(stream, request.map(Full::new)).await
+            let stream = connector.connect(name, io).await.map_err(|e| tls_error(&e))?;
+            send(stream, request.map(Full::new)).await
         };
-        tokio::time::timeout(TIMEOUT, all).await.unwrap_or_else(|_| {
+        tokio::time::timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| {
             Err(ExchangeError::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs())))
         })
     }
 }
 
+/// Converts an error that does not distinguish more than that the exchange failed.
 fn unreachable_by(error: &dyn std::fmt::Display) -> ExchangeError {
     ExchangeError::Unreachable(error.to_string())
 }
 
-fn handshake(error: &io::Error) -> ExchangeError {
+/// Converts an error of the TLS handshake.
+fn tls_error(error: &io::Error) -> ExchangeError {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>());
     match tls {
-        Some(TlsError::InvalidMessage(_)) => ExchangeError::NotTls("it does not speak TLS".into()),
+        Some(TlsError::InvalidMessage(_)) => ExchangeError::NotTls("it does not use TLS".into()),
         Some(TlsError::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
@@ -97,32 +101,36 @@ fn handshake(error: &io::Error) -> ExchangeError {
     }
 }
 
-async fn talk(
+/// Sends the request over an established TLS connection and reads the response.
+async fn send(
     stream: TlsStream<BoxIo>,
     request: Request<Full<Bytes>>,
 ) -> Result<HttpResponse, ExchangeError> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|e| unreachable_by(&e))?;
-    let answer = async move {
+    let response = async move {
         let response = sender.send_request(request).await.map_err(|e| unreachable_by(&e))?;
         let (parts, body) = response.into_parts();
-        let body =
-            Limited::new(body, ANSWER_MAX).collect().await.map_err(|e| unreachable_by(&e))?;
+        let body = Limited::new(body, RESPONSE_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| unreachable_by(&e))?;
         Ok(HttpResponse { status: parts.status, body: body.to_bytes(), date: date(&parts.headers) })
     };
-    // An error of the connection also fails `send_request`.
+    // Drives the connection and never resolves: an error of the connection also fails
+    // `send_request`, and the connection may end before the response is read.
     let drive = async {
         let _ = connection.await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        answer = answer => answer,
+        response = response => response,
         () = drive => Err(ExchangeError::Unreachable("the connection ended".into())),
     }
 }
 
-/// The header `Date` (RFC 9110, 5.6.7), in seconds since the epoch.
+/// Parses the header `Date` (RFC 9110, section 5.6.7) to seconds since the epoch.
 fn date(headers: &HeaderMap) -> Option<i64> {
     let text = headers.get(header::DATE)?.to_str().ok()?;
     let text = text.strip_suffix("GMT").map_or_else(|| text.to_owned(), |t| format!("{t}+0000"));

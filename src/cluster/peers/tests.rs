@@ -1,4 +1,4 @@
-//! Calls between servers over real connections, and calls with foreign certificates.
+//! Tests calls between servers over TCP and TLS, and the refusal of certificates of another CA.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,10 @@ use tokio::net::TcpListener;
 
 use super::{CallError, PEER_NAME, PeerClient, PeerHandler, PeerService, serve};
 
+/// Maximum size of a message in bytes.
 const MESSAGE_MAX: usize = 1000;
 
+/// Returns each message with a prefix; never answers `wait`.
 struct Echo;
 
 impl PeerService for Echo {
@@ -28,7 +30,7 @@ impl PeerHandler for Echo {
         if message == b"wait" {
             std::future::pending::<()>().await;
         }
-        [b"heard ", message].concat()
+        [b"echo ", message].concat()
     }
 
     async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
@@ -36,17 +38,20 @@ impl PeerHandler for Echo {
     }
 }
 
+/// Creates a CA.
 fn ca() -> Ca {
     let dir = tempfile::tempdir().unwrap();
     Ca::load_or_create(&dir.path().join("ca.crt"), &dir.path().join("ca.key"), "peers").unwrap()
 }
 
+/// Issues a certificate that is valid for servers and clients between servers.
 fn cert(ca: &Ca) -> Arc<LiveCert> {
     let profile =
         Profile { usage: Usage::Peer, ..Profile::server("etcd-peer", &[PEER_NAME.into()], &[]) };
     LiveCert::new(&ca.issue(&profile).unwrap()).unwrap()
 }
 
+/// Starts a server and returns its address.
 async fn listen(ca: &Ca, tasks: &Tasks) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -59,41 +64,43 @@ async fn listen(ca: &Ca, tasks: &Tasks) -> String {
     address
 }
 
-fn calls(ca: &Ca, own: &Ca, tasks: &Tasks) -> PeerClient {
-    let tls = tls::client(&[ca.der().clone()], Some(cert(own)), &["h2"]).unwrap();
+/// A client that trusts servers of `trusted` and has a certificate of `own`.
+fn client(trusted: &Ca, own: &Ca, tasks: &Tasks) -> PeerClient {
+    let tls = tls::client(&[trusted.der().clone()], Some(cert(own)), &["h2"]).unwrap();
     PeerClient::new(tls, MESSAGE_MAX, tasks.clone())
 }
 
 #[tokio::test]
 async fn calls_share_a_connection_and_reconnect_after_it_was_lost() {
-    let (ca, tasks, first) = (ca(), Tasks::default(), Tasks::default());
-    let address = listen(&ca, &first).await;
-    let calls = calls(&ca, &ca, &tasks);
-    let say = |text: &'static str| calls.call(&address, 0, Bytes::from_static(text.as_bytes()));
-    assert_eq!(say("a").await.unwrap(), "heard a");
-    let all = futures::future::join_all(["b", "c", "d"].map(say)).await;
+    let (ca, tasks, server_tasks) = (ca(), Tasks::default(), Tasks::default());
+    let address = listen(&ca, &server_tasks).await;
+    let client = client(&ca, &ca, &tasks);
+    let call = |text: &'static str| client.call(&address, 0, Bytes::from_static(text.as_bytes()));
+    assert_eq!(call("a").await.unwrap(), "echo a");
+    let all = futures::future::join_all(["b", "c", "d"].map(call)).await;
     assert_eq!(
         all.into_iter().map(|a| a.unwrap()).collect::<Vec<_>>(),
-        ["heard b", "heard c", "heard d"]
+        ["echo b", "echo c", "echo d"]
     );
-    assert_eq!(calls.call_control(&address, Bytes::from_static(b"x")).await.unwrap(), "control x");
+    assert_eq!(client.call_control(&address, Bytes::from_static(b"x")).await.unwrap(), "control x");
     // A dropped call does not delay others.
-    let waiting = tokio::time::timeout(Duration::from_millis(50), say("wait"));
+    let waiting = tokio::time::timeout(Duration::from_millis(50), call("wait"));
     waiting.await.unwrap_err();
-    assert_eq!(say("e").await.unwrap(), "heard e");
-    first.shutdown().request();
-    first.drain(Duration::from_secs(5)).await;
-    assert!(matches!(say("f").await, Err(CallError::NotSent(_) | CallError::Unanswered(_))));
+    assert_eq!(call("e").await.unwrap(), "echo e");
+    server_tasks.shutdown().request();
+    server_tasks.drain(Duration::from_secs(5)).await;
+    assert!(matches!(call("f").await, Err(CallError::NotSent(_) | CallError::Unanswered(_))));
+    // The client reconnects once a server listens at the address again.
     let listener = TcpListener::bind(&address).await.unwrap();
     let tls = tls::demanding_server(cert(&ca), &[ca.der().clone()], &["h2"]).unwrap();
     let serving = serve(listener, Arc::new(tls), MESSAGE_MAX, Arc::new(Echo), tasks.clone());
-    let calling = async {
-        while calls.call(&address, 0, Bytes::from_static(b"g")).await.is_err() {
+    let calls = async {
+        while client.call(&address, 0, Bytes::from_static(b"g")).await.is_err() {
             tokio::task::yield_now().await;
         }
         tasks.shutdown().request();
     };
-    tokio::join!(serving, calling);
+    tokio::join!(serving, calls);
 }
 
 #[tokio::test]
@@ -101,12 +108,13 @@ async fn peers_without_a_certificate_of_the_cluster_are_refused_in_both_directio
     let (ours, theirs, tasks) = (ca(), ca(), Tasks::default());
     let address = listen(&ours, &tasks).await;
     let message = Bytes::from_static(b"secret");
-    // A client certificate of a foreign CA; a server certificate of a foreign CA.
-    for calls in [calls(&ours, &theirs, &tasks), calls(&theirs, &ours, &tasks)] {
-        let error = calls.call(&address, 0, message.clone()).await.unwrap_err();
+    // The server refuses a client certificate of another CA; the client refuses a server
+    // certificate of another CA.
+    for client in [client(&ours, &theirs, &tasks), client(&theirs, &ours, &tasks)] {
+        let error = client.call(&address, 0, message.clone()).await.unwrap_err();
         assert!(matches!(&error, CallError::NotSent(_) | CallError::Unanswered(_)), "{error}");
     }
-    let error = calls(&ours, &ours, &tasks).call("nowhere", 0, message).await.unwrap_err();
+    let error = client(&ours, &ours, &tasks).call("nowhere", 0, message).await.unwrap_err();
     let text = "\"nowhere\" is no address of a server such as 192.0.2.10:2380";
     assert_eq!(error, CallError::NotSent(text.into()));
 }
@@ -115,11 +123,11 @@ async fn peers_without_a_certificate_of_the_cluster_are_refused_in_both_directio
 async fn messages_and_responses_above_the_size_limit_are_refused() {
     let (ca, tasks) = (ca(), Tasks::default());
     let address = listen(&ca, &tasks).await;
-    let long = Bytes::from(vec![b'x'; MESSAGE_MAX + 1]);
-    let calls = calls(&ca, &ca, &tasks);
-    assert!(matches!(calls.call(&address, 0, long).await, Err(CallError::Unanswered(_))));
-    // The response exceeds the limit.
-    let long = Bytes::from(vec![b'x'; MESSAGE_MAX]);
-    assert!(matches!(calls.call(&address, 0, long).await, Err(CallError::Unanswered(_))));
+    let too_long = Bytes::from(vec![b'x'; MESSAGE_MAX + 1]);
+    let client = client(&ca, &ca, &tasks);
+    assert!(matches!(client.call(&address, 0, too_long).await, Err(CallError::Unanswered(_))));
+    // The message is within the limit; the response with its prefix exceeds it.
+    let longest = Bytes::from(vec![b'x'; MESSAGE_MAX]);
+    assert!(matches!(client.call(&address, 0, longest).await, Err(CallError::Unanswered(_))));
     tasks.shutdown().request();
 }

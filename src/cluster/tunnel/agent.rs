@@ -1,4 +1,5 @@
-//! The agent's end: keeps a tunnel to every server and opens connections on behalf of the servers.
+//! The agent's end of tunnels: keeps a tunnel to every server, and opens connections to the kubelet
+//! and to pods that the servers request.
 
 mod answer;
 pub(super) mod connect;
@@ -28,14 +29,15 @@ use connect::{ConnectError, Connected, ConnectionKind};
 
 pub use pods::NodePods;
 
-/// The first delay between attempts.
+/// First delay between attempts to connect.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
-/// The longest delay: a returning server is found within 2 s, at the cost of a thousand handshakes
-/// in that time for a thousand agents.
+/// Longest delay between attempts: an agent connects at most 2 s after its server is back. With a
+/// thousand agents, the server then receives a thousand TLS handshakes within 2 s.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often a lasting failure is logged.
-const COMPLAIN_INTERVAL: Duration = Duration::from_secs(60);
-/// Prefix of the problem key of a server without a tunnel; its address follows.
+/// Interval at which a persistent failure is logged again.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// Prefix of the key under which `base` lists the problem of a server without a tunnel; the address
+/// of the server follows.
 pub const PROBLEMS: &str = "servers/";
 /// Maximum size of the headers of a request, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
@@ -46,9 +48,9 @@ pub struct Agent {
     pub servers: Servers,
     /// TLS configuration with the cluster's CA and the client certificate of the node.
     pub tls: ClientConfig,
-    /// This machine.
+    /// The addresses of this machine.
     pub own: LocalMachine,
-    /// Its pods.
+    /// The pods of this machine.
     pub pods: Arc<dyn Pods>,
     /// Receives the digest of the cluster's settings from the newest tunnel.
     pub settings: watch::Sender<String>,
@@ -64,8 +66,8 @@ pub(super) struct Shared {
     pods: Arc<dyn Pods>,
     tasks: Tasks,
     settings: watch::Sender<String>,
-    /// Addresses with a tunnel to each server, by server id. More than one only while two connect
-    /// concurrently: the server keeps the newest.
+    /// The addresses by which the agent has a tunnel to a server, by server id. A server has more
+    /// than one only while two tunnels are opened concurrently; the server then keeps the newest.
     up: watch::Sender<HashMap<String, Vec<String>>>,
 }
 
@@ -111,6 +113,7 @@ impl Agent {
 }
 
 impl Shared {
+    /// Creates the shared state from the configuration.
     pub(super) fn new(agent: Agent) -> Arc<Self> {
         let mut tls = agent.tls;
         // The upgrade requires HTTP/1.1.
@@ -132,8 +135,8 @@ impl Shared {
         let mut reports = FailureReports::default();
         let key = format!("{PROBLEMS}{address}");
         while !stop.is_requested() {
-            let have: Vec<String> = self.up.borrow().keys().cloned().collect();
-            let kind = ConnectionKind::Tunnel(&have);
+            let connected_ids: Vec<String> = self.up.borrow().keys().cloned().collect();
+            let kind = ConnectionKind::Tunnel(&connected_ids);
             let attempt = tokio::select! {
                 attempt = connect::connect(address, &self.tls, kind, &self.tasks) => attempt,
                 () = stop.requested() => break,
@@ -167,6 +170,7 @@ impl Shared {
         self.tasks.problems().clear(&key);
     }
 
+    /// Adds a failure to the problems of the task set, and logs it if it persists.
     fn report_failure(
         &self,
         key: &str,
@@ -178,13 +182,14 @@ impl Shared {
         match reports.next(std::mem::discriminant(failure), base::clock::now()) {
             FailureReport::None => {}
             FailureReport::First => self.tasks.problems().put(key, what, fix),
-            FailureReport::Again(since) => {
-                tracing::warn!(seconds = since.as_secs(), fix, "still: {what}");
+            FailureReport::Again(duration) => {
+                let seconds = duration.as_secs();
+                tracing::warn!(what, seconds, fix, "tunnel: still cannot connect to server");
             }
         }
     }
 
-    /// Another address has a tunnel to the same server: waits until that tunnel ends.
+    /// Waits until the tunnel to the same server by another address ends.
     async fn wait_for_other_address(&self, address: &str, id: &str, stop: &Shutdown) {
         self.servers.connected(address);
         let mut up = self.up.subscribe();
@@ -198,8 +203,8 @@ impl Shared {
     /// Serves an established tunnel until it ends.
     pub(super) async fn serve_tunnel(&self, address: &str, connected: Connected, stop: &Shutdown) {
         let Connected { io, id, config, settings, local } = connected;
-        // Also when unchanged: after the last change, the node may have fetched the settings from a
-        // server that did not have them yet.
+        // Notifies the node even if the digest is unchanged: after the last change, the node may
+        // have fetched the settings from a server that did not have them yet.
         if !settings.is_empty() {
             self.settings.send_replace(settings);
         }
@@ -207,10 +212,12 @@ impl Shared {
         self.up.send_modify(|up| {
             up.entry(id.clone()).or_default().push(address.to_owned());
         });
-        tracing::info!(server = address, "tunnel up");
-        let (own_activity, all, cut) =
+        tracing::info!(server = address, "tunnel: connected to server");
+        // `all_activity` includes the heartbeat connections. Cancelling `cut` ends the tunnel and
+        // the connections through it.
+        let (own_activity, all_activity, cut) =
             (LastActivity::new(), LastActivity::new(), CancellationToken::new());
-        let io = ActivityTracker::new(io, own_activity.clone(), all.clone());
+        let io = ActivityTracker::new(io, own_activity.clone(), all_activity.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (own, pods, tasks) =
             (Arc::clone(&self.own), Arc::clone(&self.pods), self.tasks.clone());
@@ -230,22 +237,27 @@ impl Shared {
             .max_header_list_size(HEADER_BYTES_MAX)
             .serve_connection(io, service);
         let extra_connections = (0..config.extra_connections)
-            .map(|_| self.keep_extra_connection(address, config.interval, &all));
+            .map(|_| self.keep_extra_connection(address, config.interval, &all_activity));
+        // Never resolves: keeps the heartbeat connections, if any, as long as the tunnel.
         let extra_connections = async {
             futures::future::join_all(extra_connections).await;
             std::future::pending::<()>().await;
         };
-        let patience = config.server_silence();
+        let server_silence = config.server_silence();
         let why = tokio::select! {
             ended = connection => match ended {
                 Ok(()) => "closed by the server".to_owned(),
                 Err(error) => error.to_string(),
             },
-            () = all.silent(patience) => format!("nothing was heard for {patience:?}"),
-            () = own_activity.silent(SILENCE_MAX) => format!("nothing was heard for {SILENCE_MAX:?}"),
+            () = all_activity.silent(server_silence) => {
+                format!("no data received on any connection for {server_silence:?}")
+            }
+            () = own_activity.silent(SILENCE_MAX) => {
+                format!("no data received for {SILENCE_MAX:?}")
+            }
             () = extra_connections => "stopping".to_owned(),
             gone = address_removed(&self.own, local) => {
-                format!("{gone} is no address of this machine any more")
+                format!("{gone} is no longer an address of this machine")
             }
             () = stop.requested() => "stopping".to_owned(),
         };
@@ -262,17 +274,18 @@ impl Shared {
             }
         });
         if is_lost {
-            tracing::info!(server = address, why, "tunnel lost");
+            tracing::info!(server = address, why, "tunnel: connection to server lost");
             self.servers.lost(address, &why);
         } else {
-            // The server is reachable: connections by this address continue.
-            tracing::debug!(server = address, why, "tunnel continues by another address");
+            // Another address has a tunnel to the server, so the server is not reported as lost.
+            tracing::debug!(server = address, why, "tunnel: replaced by tunnel of another address");
         }
     }
 }
 
-/// Resolves when the machine loses the local address of a connection, which no packet can reach
-/// then.
+/// Resolves when the machine loses the local address of a connection: the connection then receives
+/// no more packets, and waiting for the silence to be detected is not necessary. Never resolves if
+/// the local address is unknown.
 async fn address_removed(own: &LocalMachine, local: Option<IpAddr>) -> IpAddr {
     let mut addresses = own.addresses.clone();
     match local.filter(|local| addresses.borrow().contains(local)) {
@@ -282,8 +295,13 @@ async fn address_removed(own: &LocalMachine, local: Option<IpAddr>) -> IpAddr {
 }
 
 impl Shared {
-    /// Keeps one heartbeat connection in addition to the tunnel, as long as it is polled.
-    async fn keep_extra_connection(&self, address: &str, interval: Duration, all: &LastActivity) {
+    /// Keeps one heartbeat connection in addition to the tunnel; ends when it is dropped.
+    async fn keep_extra_connection(
+        &self,
+        address: &str,
+        interval: Duration,
+        all_activity: &LastActivity,
+    ) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
         loop {
             // Jitter, so that the connections are not opened at the same time.
@@ -293,34 +311,47 @@ impl Shared {
             {
                 Ok(connected) => {
                     backoff.reset();
-                    let own = LastActivity::new();
-                    let io = ActivityTracker::new(connected.io, own.clone(), all.clone());
+                    let own_activity = LastActivity::new();
+                    let io = ActivityTracker::new(
+                        connected.io,
+                        own_activity.clone(),
+                        all_activity.clone(),
+                    );
                     tokio::select! {
                         () = heartbeat::send_heartbeats(io, interval) => {}
-                        () = own.silent(SILENCE_MAX) => {}
+                        () = own_activity.silent(SILENCE_MAX) => {}
                     }
                 }
                 Err(failure) => {
-                    tracing::debug!(server = address, %failure, "no heartbeat connection")
+                    tracing::debug!(
+                        server = address,
+                        error = %failure,
+                        "tunnel: cannot open heartbeat connection"
+                    );
                 }
             }
         }
     }
 }
 
-/// Decides when a failure is reported: at once, and then once a minute.
+/// Decides when a failure to connect is reported: at once, and then once per [`REPORT_INTERVAL`].
 #[derive(Debug, Default)]
 struct FailureReports {
+    /// When the first failure was reported, of any kind.
     first: Option<Instant>,
+    /// When the last failure was reported.
     last: Option<Instant>,
     kind: Option<Discriminant<ConnectError>>,
 }
 
+/// What to do about a failure.
 #[derive(Debug, PartialEq, Eq)]
 enum FailureReport {
+    /// Nothing: it was reported less than [`REPORT_INTERVAL`] ago.
     None,
+    /// Report it for the first time, or with its new kind.
     First,
-    /// The failure has lasted for this long.
+    /// Log it again. The connection has failed for this long.
     Again(Duration),
 }
 
@@ -333,7 +364,7 @@ impl FailureReports {
             (self.first, self.last) = (self.first.or(Some(now)), Some(now));
             return FailureReport::First;
         };
-        if now.saturating_duration_since(last) < COMPLAIN_INTERVAL {
+        if now.saturating_duration_since(last) < REPORT_INTERVAL {
             return FailureReport::None;
         }
         self.last = Some(now);
@@ -346,23 +377,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lasting_failure_is_reported_at_once_and_then_once_a_minute() {
+    fn a_failure_is_reported_at_once_then_once_a_minute_and_when_its_kind_changes() {
         let start = base::clock::now();
         let mut reports = FailureReports::default();
         let mut next = |failure: &ConnectError, second| {
             reports.next(std::mem::discriminant(failure), start + Duration::from_secs(second))
         };
-        let away = ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
-        let reported = [0, 2, 59, 60, 61, 121].map(|second| next(&away, second));
-        let resumed = |s| FailureReport::Again(Duration::from_secs(s));
+        let unreachable = ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
+        let reported = [0, 2, 59, 60, 61, 121].map(|second| next(&unreachable, second));
+        let again = |s| FailureReport::Again(Duration::from_secs(s));
         let none = || FailureReport::None;
-        assert_eq!(
-            reported,
-            [FailureReport::First, none(), none(), resumed(60), none(), resumed(121)]
-        );
+        assert_eq!(reported, [FailureReport::First, none(), none(), again(60), none(), again(121)]);
         let other = ConnectError::Tls(std::io::ErrorKind::InvalidData.into());
-        let reported =
-            [(&other, 130), (&other, 131), (&other, 190), (&away, 191)].map(|(f, s)| next(f, s));
-        assert_eq!(reported, [FailureReport::First, none(), resumed(190), FailureReport::First]);
+        let reported = [(&other, 130), (&other, 131), (&other, 190), (&unreachable, 191)]
+            .map(|(f, s)| next(f, s));
+        assert_eq!(reported, [FailureReport::First, none(), again(190), FailureReport::First]);
     }
 }
