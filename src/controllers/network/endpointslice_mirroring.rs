@@ -1,4 +1,4 @@
-//! Mirrors Endpoints that users write for a Service without selector as EndpointSlices: one slice
+//! Mirrors Endpoints of Services without selector, which users write, as EndpointSlices: one slice
 //! for each address family and set of ports.
 
 use std::collections::BTreeMap;
@@ -14,19 +14,26 @@ use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owne
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 
-/// `--mirroring-max-endpoints-per-subset`.
+/// Maximum number of mirrored addresses of a subset (`--mirroring-max-endpoints-per-subset`).
 const ENDPOINTS_MAX: usize = 1000;
+/// Number of workers (`--mirroring-concurrent-service-endpoint-syncs`).
+const WORKERS: usize = 5;
+/// Label of a slice: the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+/// Label of the slices that this controller writes.
 const MANAGED_BY: (&str, &str) =
     ("endpointslice.kubernetes.io/managed-by", "endpointslicemirroring-controller.k8s.io");
-const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Annotations of the Endpoints that say nothing about the slices.
-const NOT_MIRRORED: [&str; 2] = [
+/// Label of Endpoints that a user excludes from mirroring.
+const SKIP_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
+/// Annotation of Endpoints that are a lock of a leader election, the form of old clients.
+const LEADER_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
+/// Annotations that apply to the Endpoints only and are not copied to slices.
+const NOT_MIRRORED_ANNOTATIONS: [&str; 2] = [
     "endpoints.kubernetes.io/last-change-trigger-time",
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
 
+/// Dependencies of the controller.
 struct Controller {
     client: Client,
     recorder: EventRecorder,
@@ -47,26 +54,33 @@ pub(crate) fn start(context: &Context) {
     keyed.watches_self(&services);
     keyed.watches(&slices, |change| {
         let object = change.object();
-        let ours = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
-        let service = object.label(SERVICE_LABEL).filter(|_| ours);
+        let is_own = object.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
+        let service = object.label(SERVICE_LABEL).filter(|_| is_own);
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
     let controller = Arc::new(Controller { client, recorder, endpoints, services, slices });
-    keyed.run(&context.tasks, "endpointslice-mirroring-controller", 5, move |(namespace, name)| {
-        let controller = Arc::clone(&controller);
-        async move { controller.reconcile(&namespace, &name).await }
-    });
+    keyed.run(
+        &context.tasks,
+        "endpointslice-mirroring-controller",
+        WORKERS,
+        move |(namespace, name)| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(&namespace, &name).await }
+        },
+    );
 }
 
-/// Whether a user manages these Endpoints, for a Service without selector.
+/// Whether these Endpoints are mirrored: their Service has no selector, and they are neither
+/// excluded by a label nor a lock of a leader election.
 fn is_mirrored(endpoints: &Endpoints, service: &Service) -> bool {
     let meta = &endpoints.metadata;
-    let skipped = meta.labels.as_ref().and_then(|l| l.get(SKIP)).is_some_and(|v| v == "true");
-    let leader = meta.annotations.as_ref().is_some_and(|a| a.contains_key(LEADER));
+    let skipped = meta.labels.as_ref().and_then(|l| l.get(SKIP_LABEL)).is_some_and(|v| v == "true");
+    let leader = meta.annotations.as_ref().is_some_and(|a| a.contains_key(LEADER_ANNOTATION));
     let selects = service.spec.as_ref().is_some_and(|s| s.selector.is_some());
     !skipped && !leader && !selects
 }
 
+/// Converts the ports of a subset, in the order of names.
 fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
     let port = |p: &api::k8s::api::core::v1::EndpointPort| EndpointPort {
         name: Some(p.name.clone().unwrap_or_default()),
@@ -79,6 +93,7 @@ fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
     ports
 }
 
+/// Converts an address of a subset.
 fn endpoint(address: &EndpointAddress, ip: IpAddr, ready: bool) -> Endpoint {
     Endpoint {
         addresses: vec![ip.to_string()],
@@ -90,20 +105,21 @@ fn endpoint(address: &EndpointAddress, ip: IpAddr, ready: bool) -> Endpoint {
     }
 }
 
-/// What could not be mirrored.
+/// Numbers of addresses that are not mirrored.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Skipped {
+struct SkippedAddresses {
     invalid: usize,
+    /// Addresses beyond [`ENDPOINTS_MAX`] of their subset.
     too_many: usize,
 }
 
-/// The slices that mirror the Endpoints, without names.
-fn wanted(endpoints: &Endpoints) -> (Vec<EndpointSlice>, Skipped) {
+/// Returns the slices that mirror the Endpoints, still without names.
+fn desired_slices(endpoints: &Endpoints) -> (Vec<EndpointSlice>, SkippedAddresses) {
     let mut slices: Vec<EndpointSlice> = Vec::new();
-    let mut skipped = Skipped::default();
+    let mut skipped = SkippedAddresses::default();
     for subset in endpoints.subsets.iter().flatten() {
         let ports = ports(subset);
-        let mut room = ENDPOINTS_MAX;
+        let mut remaining = ENDPOINTS_MAX;
         let ready = subset.addresses.iter().flatten().map(|a| (a, true));
         let others = subset.not_ready_addresses.iter().flatten().map(|a| (a, false));
         for (address, ready) in ready.chain(others) {
@@ -111,11 +127,11 @@ fn wanted(endpoints: &Endpoints) -> (Vec<EndpointSlice>, Skipped) {
                 skipped.invalid += 1;
                 continue;
             };
-            if room == 0 {
+            if remaining == 0 {
                 skipped.too_many += 1;
                 continue;
             }
-            room -= 1;
+            remaining -= 1;
             let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
             let endpoint = endpoint(address, ip, ready);
             let belongs = |s: &&mut EndpointSlice| {
@@ -138,6 +154,7 @@ fn wanted(endpoints: &Endpoints) -> (Vec<EndpointSlice>, Skipped) {
     (slices, skipped)
 }
 
+/// The metadata of a slice that mirrors the Endpoints.
 fn metadata(endpoints: &Endpoints) -> ObjectMeta {
     let meta = &endpoints.metadata;
     let name = meta.name.clone().unwrap_or_default();
@@ -145,7 +162,7 @@ fn metadata(endpoints: &Endpoints) -> ObjectMeta {
     labels.insert(SERVICE_LABEL.to_owned(), name.clone());
     labels.insert(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned());
     let mut annotations: BTreeMap<String, String> = meta.annotations.clone().unwrap_or_default();
-    annotations.retain(|key, _| !NOT_MIRRORED.contains(&key.as_str()));
+    annotations.retain(|key, _| !NOT_MIRRORED_ANNOTATIONS.contains(&key.as_str()));
     ObjectMeta {
         generate_name: Some(format!("{name}-")),
         namespace: meta.namespace.clone(),
@@ -156,73 +173,75 @@ fn metadata(endpoints: &Endpoints) -> ObjectMeta {
     }
 }
 
-/// The writes that turn `have` into `want`. A slice that would go takes the place of one that would
-/// come, as upstream recycles them.
+/// The writes that change the existing slices to the desired ones.
 #[derive(Debug, Default)]
-struct Plan {
+struct SliceWrites {
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
     delete: Vec<EndpointSlice>,
 }
 
-fn plan(want: Vec<EndpointSlice>, mut have: Vec<EndpointSlice>) -> Plan {
-    let mut plan = Plan::default();
+/// Compares the desired slices with the existing ones. A surplus slice becomes a missing one of the
+/// same address family instead of being deleted, as upstream does, so that fewer objects change.
+fn plan(desired: Vec<EndpointSlice>, mut existing: Vec<EndpointSlice>) -> SliceWrites {
+    let mut plan = SliceWrites::default();
     let mut new = Vec::new();
-    for wanted in want {
-        let same =
-            |s: &EndpointSlice| s.address_type == wanted.address_type && s.ports == wanted.ports;
-        match have.iter().position(same) {
+    for desired_slice in desired {
+        let same = |s: &EndpointSlice| {
+            s.address_type == desired_slice.address_type && s.ports == desired_slice.ports
+        };
+        match existing.iter().position(same) {
             Some(at) => {
-                let found = have.remove(at);
-                plan.update.extend(changed(&found, &wanted));
+                let existing_slice = existing.remove(at);
+                plan.update.extend(changed(&existing_slice, &desired_slice));
             }
-            None => new.push(wanted),
+            None => new.push(desired_slice),
         }
     }
-    for wanted in new {
-        // The family of a slice never changes.
-        match have.iter().position(|s| s.address_type == wanted.address_type) {
+    for desired_slice in new {
+        // `addressType` is immutable.
+        match existing.iter().position(|s| s.address_type == desired_slice.address_type) {
             Some(at) => {
-                let found = have.remove(at);
-                plan.update.extend(changed(&found, &wanted));
+                let existing_slice = existing.remove(at);
+                plan.update.extend(changed(&existing_slice, &desired_slice));
             }
-            None => plan.create.push(wanted),
+            None => plan.create.push(desired_slice),
         }
     }
-    plan.delete = have;
+    plan.delete = existing;
     plan
 }
 
-/// The slice as it is wanted, when it is not.
-fn changed(found: &EndpointSlice, wanted: &EndpointSlice) -> Option<EndpointSlice> {
-    let mut slice = found.clone();
-    slice.metadata.labels.clone_from(&wanted.metadata.labels);
-    slice.metadata.annotations.clone_from(&wanted.metadata.annotations);
-    slice.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
-    slice.ports.clone_from(&wanted.ports);
-    slice.endpoints.clone_from(&wanted.endpoints);
-    (slice != *found).then_some(slice)
+/// Returns the existing slice with the desired content, or `None` if it has it already.
+fn changed(existing_slice: &EndpointSlice, desired_slice: &EndpointSlice) -> Option<EndpointSlice> {
+    let mut slice = existing_slice.clone();
+    slice.metadata.labels.clone_from(&desired_slice.metadata.labels);
+    slice.metadata.annotations.clone_from(&desired_slice.metadata.annotations);
+    slice.metadata.owner_references.clone_from(&desired_slice.metadata.owner_references);
+    slice.ports.clone_from(&desired_slice.ports);
+    slice.endpoints.clone_from(&desired_slice.endpoints);
+    (slice != *existing_slice).then_some(slice)
 }
 
 impl Controller {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let ours = |o: &Arc<api::Object>| {
+        let is_own = |o: &Arc<api::Object>| {
             o.label(MANAGED_BY.0) == Some(MANAGED_BY.1) && o.label(SERVICE_LABEL) == Some(name)
         };
         let all = self.slices.cache().list(namespace);
-        let have: Vec<EndpointSlice> =
-            all.iter().filter(|o| ours(o)).filter_map(|o| client::informer::decode(o)).collect();
+        let existing: Vec<EndpointSlice> =
+            all.iter().filter(|o| is_own(o)).filter_map(|o| client::informer::decode(o)).collect();
         let endpoints = self.endpoints.get(namespace, name);
         let service = self.services.get(namespace, name);
         let both = endpoints.as_ref().zip(service.as_ref());
         let mirrored = both.filter(|(endpoints, service)| is_mirrored(endpoints, service));
         let Some((endpoints, _)) = mirrored else {
-            self.delete(namespace, have).await?;
+            self.delete(namespace, existing).await?;
             return Ok(Action::Done);
         };
-        let (want, skipped) = wanted(endpoints);
-        self.tell(endpoints, &skipped);
-        let plan = plan(want, have);
+        let (desired, skipped) = desired_slices(endpoints);
+        self.report_skipped(endpoints, &skipped);
+        let plan = plan(desired, existing);
         if endpoints.metadata.deletion_timestamp.is_none() {
             for slice in &plan.create {
                 match self.client.create(namespace, slice).await {
@@ -246,14 +265,16 @@ impl Controller {
         Ok(())
     }
 
-    fn tell(&self, endpoints: &Endpoints, skipped: &Skipped) {
-        let Skipped { invalid, too_many } = skipped;
+    /// Records a Warning event for each kind of skipped addresses.
+    fn report_skipped(&self, endpoints: &Endpoints, skipped: &SkippedAddresses) {
+        let SkippedAddresses { invalid, too_many } = skipped;
         if *invalid > 0 {
             let text =
                 format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
             self.recorder.event(endpoints, EventType::Warning, "InvalidIPAddress", text);
         }
         if *too_many > 0 {
+            // The number includes the invalid addresses.
             let all = invalid + too_many;
             let text = format!(
                 "A max of {ENDPOINTS_MAX} addresses can be mirrored to EndpointSlices per \
@@ -286,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn a_subset_is_a_slice_of_each_family() {
-        let (slices, skipped) = wanted(&endpoints(json!([{
+    fn a_subset_becomes_one_slice_per_address_family() {
+        let (slices, skipped) = desired_slices(&endpoints(json!([{
             "addresses": [{"ip": "10.1.2.4", "hostname": "h"}, {"ip": "fd00::1"}, {"ip": "x"}],
             "notReadyAddresses": [{"ip": "10.1.2.3"}],
             "ports": [{"name": "http", "port": 80}],
         }])));
-        assert_eq!(skipped, Skipped { invalid: 1, too_many: 0 });
+        assert_eq!(skipped, SkippedAddresses { invalid: 1, too_many: 0 });
         let first = serde_json::to_value(&slices[0]).unwrap();
         assert_eq!(
             first["endpoints"],
@@ -312,42 +333,42 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_thousand_of_a_subset() {
+    fn at_most_1000_addresses_of_a_subset_are_mirrored() {
         let many: Vec<_> =
             (0..1002).map(|i| json!({"ip": format!("10.1.{}.{}", i / 250, i % 250)})).collect();
-        let (slices, skipped) = wanted(&endpoints(json!([{"addresses": many}])));
+        let (slices, skipped) = desired_slices(&endpoints(json!([{"addresses": many}])));
         assert_eq!(slices[0].endpoints.as_ref().unwrap().len(), 1000);
-        assert_eq!(skipped, Skipped { invalid: 0, too_many: 2 });
+        assert_eq!(skipped, SkippedAddresses { invalid: 0, too_many: 2 });
     }
 
     #[test]
-    fn slices_keep_their_names_when_ports_change_and_go_with_the_last_address() {
+    fn slices_keep_their_names_when_ports_change_and_are_deleted_with_the_last_address() {
         let of = |port: i32| {
-            wanted(&endpoints(
+            desired_slices(&endpoints(
                 json!([{"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": port}]}]),
             ))
             .0
         };
         assert_eq!(plan(of(80), Vec::new()).create.len(), 1);
-        let have = vec![named(of(80).remove(0), "s-x")];
-        let same = plan(of(80), have.clone());
+        let existing = vec![named(of(80).remove(0), "s-x")];
+        let same = plan(of(80), existing.clone());
         assert!(same.create.is_empty() && same.update.is_empty() && same.delete.is_empty());
-        let moved = plan(of(81), have.clone());
+        let moved = plan(of(81), existing.clone());
         assert_eq!(moved.update[0].metadata.name.as_deref(), Some("s-x"));
         assert!(moved.create.is_empty() && moved.delete.is_empty());
-        assert_eq!(plan(Vec::new(), have).delete.len(), 1);
+        assert_eq!(plan(Vec::new(), existing).delete.len(), 1);
     }
 
     #[test]
-    fn what_a_selector_a_label_or_a_leader_takes_out_is_not_mirrored() {
+    fn endpoints_with_a_selector_a_skip_label_or_a_leader_are_not_mirrored() {
         let mut service: Service =
             serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {}})).unwrap();
         let mut own = endpoints(json!([]));
         assert!(is_mirrored(&own, &service));
-        own.metadata.labels = Some([(SKIP.to_owned(), "true".to_owned())].into());
+        own.metadata.labels = Some([(SKIP_LABEL.to_owned(), "true".to_owned())].into());
         assert!(!is_mirrored(&own, &service));
         own = endpoints(json!([]));
-        own.metadata.annotations = Some([(LEADER.to_owned(), String::new())].into());
+        own.metadata.annotations = Some([(LEADER_ANNOTATION.to_owned(), String::new())].into());
         assert!(!is_mirrored(&own, &service));
         own = endpoints(json!([]));
         service.spec.as_mut().unwrap().selector = Some(BTreeMap::new());

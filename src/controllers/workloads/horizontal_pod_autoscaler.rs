@@ -1,8 +1,8 @@
 //! HorizontalPodAutoscalers: scale to the number of replicas that the metrics require (upstream's
 //! `podautoscaler.HorizontalController`, `autoscaling/v2`).
 //!
-//! Each is reconciled every 15 s, and at once when its spec changes: metrics are not objects, so no
-//! event reports their change.
+//! The controller reconciles each HorizontalPodAutoscaler every 15 s, and at once when its spec
+//! changes: metrics are not objects, so no event reports their change.
 
 mod limits;
 mod metrics;
@@ -34,21 +34,23 @@ use metrics::MetricsClient;
 use proposals::Recommendation;
 use target::{DiscoveryError, Scale};
 
-/// Service account.
+/// Name of the controller and of its service account.
 const CONTROLLER: &str = "horizontal-pod-autoscaler";
-/// Workers (`--concurrent-horizontal-pod-autoscaler-syncs`).
+/// Number of workers (`--concurrent-horizontal-pod-autoscaler-syncs`).
 const WORKERS: usize = 5;
-/// Interval of reconciles (`--horizontal-pod-autoscaler-sync-period`).
-const PERIOD: Duration = Duration::from_secs(15);
+/// Interval between reconciles of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The state of an autoscaler between two reconciles.
 #[derive(Debug, Default)]
 struct AutoscalerState {
+    /// Recent recommendations and scalings, which limit the next one.
     history: History,
-    /// Selector of its pods, to detect two autoscalers with the same pods.
+    /// Selector of its target's pods, to detect another autoscaler that selects the same pods.
     selector: Option<LabelSelector>,
 }
 
+/// Dependencies and state of the controller.
 struct Controller {
     client: Client,
     recorder: EventRecorder,
@@ -68,7 +70,7 @@ pub(crate) fn start(context: &Context) {
         states: Mutex::new(BTreeMap::new()),
     });
     let mut keyed = Keyed::new();
-    keyed.watches(&controller.autoscalers, concerns);
+    keyed.watches(&controller.autoscalers, keys_to_reconcile);
     keyed.waits_for_sync(&controller.pods);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |key| {
         let controller = Arc::clone(&controller);
@@ -76,8 +78,9 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// A change of the status alone is this controller's own write and no reason to reconcile.
-fn concerns(change: &Change) -> Vec<Key> {
+/// Returns the key to reconcile after a change. An update that leaves the generation as it was is
+/// this controller's own write of the status, and requires no reconcile.
+fn keys_to_reconcile(change: &Change) -> Vec<Key> {
     if let Change::Updated { old, new } = change {
         let generation = |object: &api::Object| client::meta(object).and_then(|m| m.generation);
         if generation(old) == generation(new) {
@@ -88,18 +91,19 @@ fn concerns(change: &Change) -> Vec<Key> {
     vec![(key.namespace.to_string(), key.name.to_string())]
 }
 
-/// Why a reconcile ends early, for the log. Status and events already report it.
-struct Failed(String);
+/// Why a reconcile ends early, for the log. A condition and an event already report it.
+struct ReconcileError(String);
 
-/// Reason of a rescale up to `spec.minReplicas`.
+/// Reason of the event when the target is scaled up to `spec.minReplicas`.
 const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
 
 /// The number of replicas to scale to.
 #[derive(Debug, Default)]
 struct DesiredReplicas {
     replicas: i32,
-    /// Reason of a rescale, for events.
+    /// Reason in the event of a rescale.
     reason: String,
+    /// The metrics for the status; empty if the limits alone determine the number.
     metrics: Vec<MetricStatus>,
 }
 
@@ -109,7 +113,7 @@ impl DesiredReplicas {
     }
 }
 
-/// Why the pods of a target cannot be selected.
+/// Why the pods of a target cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum SelectorError {
     #[error("selector is required")]
@@ -145,9 +149,9 @@ impl Controller {
         let now = Timestamp::now();
         let mut reconcile =
             Reconcile { controller: self, key, spec, status: before.clone(), autoscaler, now };
-        if let Err(Failed(why)) = reconcile.run().await {
+        if let Err(ReconcileError(why)) = reconcile.run().await {
             tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why,
-                "not scaled");
+                "horizontal-pod-autoscaler: cannot scale target");
         }
         if reconcile.status != before {
             let mut written = reconcile.autoscaler.clone();
@@ -158,15 +162,17 @@ impl Controller {
             }
             settled(result)?;
         }
-        Ok(Action::After(PERIOD))
+        Ok(Action::After(RECONCILE_INTERVAL))
     }
 }
 
 impl Reconcile<'_> {
+    /// Records a Warning event for the autoscaler.
     fn warn(&self, reason: &str, message: String) {
         self.controller.recorder.event(&self.autoscaler, EventType::Warning, reason, message);
     }
 
+    /// Sets a condition in the status that is written after the reconcile.
     fn condition(&mut self, kind: &str, holds: bool, reason: &str, message: String) {
         set_condition(&mut self.status, kind, holds, reason, message, self.now);
     }
@@ -175,7 +181,8 @@ impl Reconcile<'_> {
         self.status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
     }
 
-    /// Sets the status except for the conditions. Without `desired`, the desired replicas stay.
+    /// Sets all fields of the status except the conditions. Without `desired`, `desiredReplicas` is
+    /// not changed.
     fn set_status(
         &mut self,
         current: i32,
@@ -199,7 +206,8 @@ impl Reconcile<'_> {
         };
     }
 
-    async fn scale(&mut self) -> Result<Scale, Failed> {
+    /// Reads the scale subresource of the target, and sets `AbleToScale` to the result.
+    async fn read_scale(&mut self) -> Result<Scale, ReconcileError> {
         let target = self.spec.scale_target_ref.clone();
         let version = target.api_version.as_deref().unwrap_or_default();
         let client = &self.controller.client;
@@ -221,17 +229,18 @@ impl Reconcile<'_> {
                     "the HPA controller was unable to get the target's current scale: {error}"
                 );
                 self.condition("AbleToScale", false, "FailedGetScale", message);
-                Err(Failed(error.to_string()))
+                Err(ReconcileError(error.to_string()))
             }
         }
     }
 
-    async fn run(&mut self) -> Result<(), Failed> {
-        let mut scale = self.scale().await?;
+    /// Computes the number of replicas, scales the target to it, and sets the status.
+    async fn run(&mut self) -> Result<(), ReconcileError> {
+        let mut scale = self.read_scale().await?;
         let current = scale.desired_replicas();
         self.with_state(|state, now| state.history.begin(current, now));
         let min = self.spec.min_replicas.unwrap_or(1);
-        // Such metrics can scale a workload up from zero, as they need no pods.
+        // These metrics do not need pods, so they can scale a target up from zero.
         let has_metrics_without_pods = self
             .spec
             .metrics
@@ -239,6 +248,8 @@ impl Reconcile<'_> {
             .flatten()
             .any(|m| m.type_ == "Object" || m.type_ == "External");
         let was_scaled_to_zero = self.is_condition_true("ScaledToZero");
+        // A user disables scaling with zero replicas. The controller scales such a target up only
+        // if it scaled it to zero itself, and `minReplicas` or a metric without pods allows it.
         let target =
             if current == 0 && !(was_scaled_to_zero && (min != 0 || has_metrics_without_pods)) {
                 let message = "scaling is disabled since the replica count of the target is zero";
@@ -273,14 +284,14 @@ impl Reconcile<'_> {
         &mut self,
         scale: &Scale,
         min: i32,
-    ) -> Result<DesiredReplicas, Failed> {
+    ) -> Result<DesiredReplicas, ReconcileError> {
         let current = scale.desired_replicas();
         let Recommendation { statuses, best, error } = self.recommend(scale).await;
         let Some((recommended, metric)) = best else {
             let error = error.unwrap_or_default();
             self.set_status(current, None, statuses, false);
             self.warn("FailedComputeMetricsReplicas", error.clone());
-            return Err(Failed(error));
+            return Err(ReconcileError(error));
         };
         let mut reason = match recommended.cmp(&current) {
             Ordering::Greater => format!("{metric} above target"),
@@ -293,6 +304,7 @@ impl Reconcile<'_> {
         let Decision { mut replicas, able, limited } = decision;
         self.condition("AbleToScale", able.0, able.1, able.2.to_owned());
         self.condition("ScalingLimited", limited.0, limited.1, limited.2.to_owned());
+        // `run` raises to `minReplicas` only targets that have replicas.
         if current == 0 && min != 0 && replicas < min {
             replicas = min;
             if reason.is_empty() {
@@ -302,13 +314,14 @@ impl Reconcile<'_> {
         Ok(DesiredReplicas { replicas, reason, metrics: statuses })
     }
 
+    /// Writes the desired number of replicas to the scale subresource, and reports the result.
     async fn rescale(
         &mut self,
         scale: &mut Scale,
         (current, desired): (i32, i32),
         reason: &str,
         metrics: &[MetricStatus],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ReconcileError> {
         if let Err(error) = scale.write(&self.controller.client, desired).await {
             self.warn(
                 "FailedRescale",
@@ -318,7 +331,7 @@ impl Reconcile<'_> {
                 format!("the HPA controller was unable to update the target scale: {error}");
             self.condition("AbleToScale", false, "FailedUpdateScale", message);
             self.set_status(current, None, metrics.to_vec(), false);
-            return Err(Failed(error.to_string()));
+            return Err(ReconcileError(error.to_string()));
         }
         let message =
             format!("the HPA controller was able to update the target scale to {desired}");
@@ -335,8 +348,9 @@ impl Reconcile<'_> {
         Ok(())
     }
 
-    fn with_state<T>(&self, with: impl FnOnce(&mut AutoscalerState, Timestamp) -> T) -> T {
-        with(self.controller.states.lock().entry(self.key.clone()).or_default(), self.now)
+    /// Calls `action` with the state of the autoscaler and the time of the reconcile.
+    fn with_state<T>(&self, action: impl FnOnce(&mut AutoscalerState, Timestamp) -> T) -> T {
+        action(self.controller.states.lock().entry(self.key.clone()).or_default(), self.now)
     }
 
     /// Returns the recommendation of all metrics; reports errors in conditions and events.
@@ -359,7 +373,7 @@ impl Reconcile<'_> {
         outcome.recommendation
     }
 
-    /// Returns the pods of the target.
+    /// Returns the pods that the selector of the target's scale selects.
     ///
     /// # Errors
     ///
@@ -388,6 +402,7 @@ impl Reconcile<'_> {
                         .is_some_and(|s| pods.iter().any(|pod| selects(s, pod)));
                 shares.then(|| format!("{}/{}", key.0, key.1))
             };
+            // This autoscaler and one more suffice for the error.
             states.iter().filter_map(shares_pods).take(2).collect()
         };
         if autoscalers.len() > 1 {
@@ -397,6 +412,7 @@ impl Reconcile<'_> {
         Ok(pods)
     }
 
+    /// Records an event and sets `ScalingActive` to false.
     fn report_selector_error(&mut self, error: &SelectorError) {
         let text = error.to_string();
         let (event, reason, message) = match error {
@@ -415,6 +431,7 @@ impl Reconcile<'_> {
     }
 }
 
+/// Sets a condition. Its transition time changes only with its status.
 fn set_condition(
     status: &mut HorizontalPodAutoscalerStatus,
     kind: &str,

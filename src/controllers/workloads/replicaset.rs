@@ -1,4 +1,5 @@
-//! ReplicaSets: as many pods as the spec says.
+//! ReplicaSets keep the number of pods in `spec.replicas`. [`replicas`] reconciles them and
+//! ReplicationControllers; this module has the fields in which they differ.
 
 use api::k8s::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
@@ -45,20 +46,21 @@ impl ReplicaOwner for ReplicaSet {
             observed_generation: self.metadata.generation,
             conditions: conditions(old.conditions.clone(), failure, now),
         };
-        let number = |v: Option<i32>| v.unwrap_or(0);
-        let same = old.replicas == new.replicas
-            && number(old.fully_labeled_replicas) == counts.fully_labeled
-            && number(old.ready_replicas) == counts.ready
-            && number(old.available_replicas) == counts.available
-            && number(old.terminating_replicas) == counts.terminating
+        let or_zero = |v: Option<i32>| v.unwrap_or(0);
+        let is_unchanged = old.replicas == new.replicas
+            && or_zero(old.fully_labeled_replicas) == counts.fully_labeled
+            && or_zero(old.ready_replicas) == counts.ready
+            && or_zero(old.available_replicas) == counts.available
+            && or_zero(old.terminating_replicas) == counts.terminating
             && old.observed_generation == new.observed_generation
             && old.conditions.as_deref().unwrap_or_default()
                 == new.conditions.as_deref().unwrap_or_default();
-        (!same).then(|| Self { status: Some(new), ..self.clone() })
+        (!is_unchanged).then(|| Self { status: Some(new), ..self.clone() })
     }
 }
 
-/// Sets or drops `ReplicaFailure`; others stay.
+/// Adds the condition `ReplicaFailure` after a failure, or removes it after a success. As upstream,
+/// the first failure stays until a success. Other conditions do not change.
 fn conditions(
     old: Option<Vec<ReplicaSetCondition>>,
     failure: Option<&ReplicaFailure>,
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn set(status: serde_json::Value) -> ReplicaSet {
+    fn replica_set(status: serde_json::Value) -> ReplicaSet {
         serde_json::from_value(json!({"metadata": {"name": "a", "generation": 2},
             "spec": {"selector": {"matchLabels": {"a": "b"}}}, "status": status}))
         .unwrap()
@@ -94,16 +96,16 @@ mod tests {
     fn an_unchanged_status_is_not_written() {
         let counts = ReplicaCounts { replicas: 2, ready: 1, ..ReplicaCounts::default() };
         let now = Timestamp::UNIX_EPOCH;
-        let changed = set(json!({"replicas": 0})).with_status(&counts, None, now).unwrap();
+        let changed = replica_set(json!({"replicas": 0})).with_status(&counts, None, now).unwrap();
         assert_eq!(changed.status.as_ref().unwrap().observed_generation, Some(2));
         assert!(changed.with_status(&counts, None, now).is_none());
     }
 
     #[test]
-    fn a_failure_is_told_once_and_dropped_after_success() {
+    fn replica_failure_is_set_once_and_removed_after_a_success() {
         let now = Timestamp::UNIX_EPOCH;
         let failure = ReplicaFailure { reason: "FailedCreate", message: "exceeded quota".into() };
-        let failed = set(json!({"replicas": 0, "observedGeneration": 2}))
+        let failed = replica_set(json!({"replicas": 0, "observedGeneration": 2}))
             .with_status(&ReplicaCounts::default(), Some(&failure), now)
             .unwrap();
         let conditions = failed.status.as_ref().unwrap().conditions.as_ref().unwrap();

@@ -1,4 +1,5 @@
-//! ReplicationControllers: the elder form of ReplicaSets.
+//! ReplicationControllers, the predecessor of ReplicaSets. [`replicas`] reconciles both; this
+//! module has the fields in which they differ.
 
 use api::k8s::api::core::v1::{
     ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
@@ -39,6 +40,7 @@ impl ReplicaOwner for ReplicationController {
         let mut conditions = old.conditions.clone().unwrap_or_default();
         match failure {
             None => conditions.retain(|c| c.type_ != "ReplicaFailure"),
+            // As upstream, the first failure stays until a reconcile succeeds.
             Some(_) if conditions.iter().any(|c| c.type_ == "ReplicaFailure") => {}
             Some(failure) => conditions.push(ReplicationControllerCondition {
                 type_: "ReplicaFailure".into(),
@@ -48,11 +50,11 @@ impl ReplicaOwner for ReplicationController {
                 last_transition_time: Some(Time(now)),
             }),
         }
-        let number = |v: Option<i32>| v.unwrap_or(0);
-        let same = old.replicas == counts.replicas
-            && number(old.fully_labeled_replicas) == counts.fully_labeled
-            && number(old.ready_replicas) == counts.ready
-            && number(old.available_replicas) == counts.available
+        let or_zero = |v: Option<i32>| v.unwrap_or(0);
+        let is_unchanged = old.replicas == counts.replicas
+            && or_zero(old.fully_labeled_replicas) == counts.fully_labeled
+            && or_zero(old.ready_replicas) == counts.ready
+            && or_zero(old.available_replicas) == counts.available
             && old.observed_generation == self.metadata.generation
             && old.conditions.unwrap_or_default() == conditions;
         let status = ReplicationControllerStatus {
@@ -63,6 +65,6 @@ impl ReplicaOwner for ReplicationController {
             observed_generation: self.metadata.generation,
             conditions: (!conditions.is_empty()).then_some(conditions),
         };
-        (!same).then(|| Self { status: Some(status), ..self.clone() })
+        (!is_unchanged).then(|| Self { status: Some(status), ..self.clone() })
     }
 }

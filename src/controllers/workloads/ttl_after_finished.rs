@@ -1,4 +1,4 @@
-//! Deletes finished Jobs when their time to live is over.
+//! Deletes finished Jobs after `spec.ttlSecondsAfterFinished`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::workloads::job::fields::finished_at;
 
-/// Service account.
+/// Name of the controller and of its service account.
 const CONTROLLER: &str = "ttl-after-finished-controller";
-/// Workers (`--concurrent-ttl-after-finished-syncs`).
+/// Number of workers (`--concurrent-ttl-after-finished-syncs`).
 const WORKERS: usize = 5;
 
 /// Starts the controller.
@@ -30,8 +30,9 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// Seconds until the Job may go (0 is now); `None` while it stays.
-fn seconds_left(job: &Job, now: Timestamp) -> Option<u64> {
+/// Returns the seconds until the Job is deleted, 0 if it is due; `None` if it has not finished, has
+/// no time to live, or is already being deleted.
+fn seconds_until_deletion(job: &Job, now: Timestamp) -> Option<u64> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;
@@ -41,6 +42,7 @@ fn seconds_left(job: &Job, now: Timestamp) -> Option<u64> {
     Some(u64::try_from(left).unwrap_or(0))
 }
 
+/// Deletes the Job if it is due, otherwise waits until it is.
 async fn reconcile(
     client: &Client,
     jobs: &Informer<Job>,
@@ -48,17 +50,19 @@ async fn reconcile(
     name: &str,
 ) -> Result<Action, Error> {
     let Some(job) = jobs.get(namespace, name) else { return Ok(Action::Done) };
-    match seconds_left(&job, Timestamp::now()) {
+    match seconds_until_deletion(&job, Timestamp::now()) {
         None => return Ok(Action::Done),
         Some(0) => {}
         Some(seconds) => return Ok(Action::After(Duration::from_secs(seconds))),
     }
-    // The cache may be late: the time to live may have been raised.
+    // The cache may lag: a user may have raised the time to live, or replaced the Job.
     let fresh: Job = match client.get(namespace, name).await {
         Err(error) if error.is_not_found() => return Ok(Action::Done),
         other => other?,
     };
-    if fresh.metadata.uid != job.metadata.uid || seconds_left(&fresh, Timestamp::now()) != Some(0) {
+    if fresh.metadata.uid != job.metadata.uid
+        || seconds_until_deletion(&fresh, Timestamp::now()) != Some(0)
+    {
         return Ok(Action::Done);
     }
     let options = DeleteOptions {
@@ -76,7 +80,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn only_finished_jobs_with_a_time_to_live_go() {
+    fn only_finished_jobs_with_a_time_to_live_are_deleted() {
         let job = |ttl: Value, kind: &str| -> Job {
             serde_json::from_value(json!({"metadata": {"name": "j"},
                 "spec": {"template": {}, "ttlSecondsAfterFinished": ttl},
@@ -85,9 +89,9 @@ mod tests {
             .unwrap()
         };
         let at = |s| Timestamp::from_second(s).unwrap();
-        assert_eq!(seconds_left(&job(json!(5), "Complete"), at(12)), Some(3));
-        assert_eq!(seconds_left(&job(json!(5), "Failed"), at(20)), Some(0));
-        assert_eq!(seconds_left(&job(json!(5), "FailureTarget"), at(20)), None);
-        assert_eq!(seconds_left(&job(json!(null), "Complete"), at(20)), None);
+        assert_eq!(seconds_until_deletion(&job(json!(5), "Complete"), at(12)), Some(3));
+        assert_eq!(seconds_until_deletion(&job(json!(5), "Failed"), at(20)), Some(0));
+        assert_eq!(seconds_until_deletion(&job(json!(5), "FailureTarget"), at(20)), None);
+        assert_eq!(seconds_until_deletion(&job(json!(null), "Complete"), at(20)), None);
     }
 }

@@ -120,7 +120,7 @@ async fn look(api: Api) -> (Option<i64>, Value) {
     controller.autoscalers.synced().await;
     controller.pods.synced().await;
     let action = controller.reconcile(("a".into(), "web".into())).await.unwrap();
-    assert_eq!(action, Action::After(PERIOD));
+    assert_eq!(action, Action::After(RECONCILE_INTERVAL));
     let written = api.written.lock();
     let find =
         |end: &str| written.iter().find(|(path, _)| path.ends_with(end)).map(|(_, body)| body);
