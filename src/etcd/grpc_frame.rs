@@ -1,4 +1,5 @@
-//! The framing of gRPC messages: a prefix of five bytes, then the message.
+//! The framing of gRPC messages: a prefix of five bytes, then the message. The errors and their
+//! texts are those of tonic.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -6,10 +7,14 @@ use tonic::Status;
 
 use crate::service::MESSAGE_BYTES;
 
-/// Size of a message prefix: compression flag and length.
+/// Size of a message prefix in bytes: one byte for the compression flag, four for the length.
 pub(crate) const PREFIX: usize = 5;
 
-/// The length from the prefix, once it is complete.
+/// Reads the length of a message from its prefix; `None` while `bytes` has only a part of the
+/// prefix.
+///
+/// # Errors
+/// The message is compressed or too long.
 pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
     let Some(&[compressed, a, b, c, d]) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
     match compressed {
@@ -44,7 +49,10 @@ pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
     Ok(out.freeze())
 }
 
-/// Converts the length of a message for its prefix.
+/// Converts the length of a message to the type of its prefix.
+///
+/// # Errors
+/// The message is longer than 4 GiB.
 pub(crate) fn prefix_length(length: usize) -> Result<u32, Status> {
     u32::try_from(length).map_err(|_| {
         Status::resource_exhausted(format!(

@@ -1,4 +1,4 @@
-//! The Lease service.
+//! The Lease service of etcd's gRPC API.
 
 use base::tasks::Kind;
 use futures::stream::BoxStream;
@@ -12,8 +12,9 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::errors::status;
 use crate::service::Etcd;
 
-/// Capacity of the queue of renewal responses to the client.
-const ANSWERS: usize = 16;
+/// Capacity of the queue of responses on a renewal stream. When it is full, the server reads no
+/// more requests until the client reads responses.
+const RENEWAL_RESPONSES_MAX: usize = 16;
 
 #[tonic::async_trait]
 impl Lease for Etcd {
@@ -45,9 +46,9 @@ impl Lease for Etcd {
         &self,
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let (answers, mut receiver) = mpsc::channel(ANSWERS);
+        let (responses, mut receiver) = mpsc::channel(RENEWAL_RESPONSES_MAX);
         let (etcd, requests) = (self.clone(), request.into_inner());
-        self.tasks.spawn(Kind::Request, "etcd lease renewals", renew(etcd, requests, answers));
+        self.tasks.spawn(Kind::Request, "etcd lease renewals", renew(etcd, requests, responses));
         Ok(Response::new(stream::poll_fn(move |context| receiver.poll_recv(context)).boxed()))
     }
 
@@ -59,6 +60,7 @@ impl Lease for Etcd {
         self.backend.read_index().await.map_err(status)?;
         let (ttl, granted_ttl, keys) = match self.backend.lease(id).await {
             Ok((lease, keys)) => (lease.remaining_ttl, lease.granted_ttl, keys),
+            // etcd responds with these values for a lease that does not exist.
             Err(StoreError::LeaseNotFound) => (-1, 0, Vec::new()),
             Err(error) => return Err(status(error)),
         };
@@ -78,30 +80,34 @@ impl Lease for Etcd {
     }
 }
 
+/// Renews leases until the client ends the stream, a renewal fails, or the server shuts down.
 async fn renew(
     etcd: Etcd,
     mut requests: Streaming<pb::LeaseKeepAliveRequest>,
-    answers: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+    responses: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
 ) -> Result<(), Status> {
     let shutdown = etcd.tasks.shutdown().clone();
     loop {
         let request = tokio::select! {
             request = requests.message() => request,
-            () = answers.closed() => return Ok(()),
+            () = responses.closed() => return Ok(()),
             () = shutdown.requested() => return Ok(()),
         };
-        // The client is gone and needs no response.
+        // The client closed the stream, or its connection failed: it receives no response.
         let Ok(Some(request)) = request else { return Ok(()) };
-        // Taken before the renewal, so that its revision is not later than the end of the lease.
+        // The header is created before the renewal, so that its revision is not later than the end
+        // of the lease.
         let header = etcd.header_now();
-        let answer = match etcd.backend.lease_keep_alive(request.id).await {
+        let response = match etcd.backend.lease_keep_alive(request.id).await {
             Ok(lease) => Ok(lease.granted_ttl),
+            // As in etcd, a TTL of 0 means that the lease does not exist.
             Err(StoreError::LeaseNotFound) => Ok(0),
             Err(error) => Err(status(error)),
         };
-        let answer = answer.map(|ttl| pb::LeaseKeepAliveResponse { header, id: request.id, ttl });
-        let failed = answer.is_err();
-        if answers.send(answer).await.is_err() || failed {
+        let response =
+            response.map(|ttl| pb::LeaseKeepAliveResponse { header, id: request.id, ttl });
+        let failed = response.is_err();
+        if responses.send(response).await.is_err() || failed {
             return Ok(());
         }
     }

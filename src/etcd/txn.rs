@@ -1,4 +1,5 @@
-//! Transactions: etcd's validation, conversion to the store's form, and the responses.
+//! Transactions: validates them as etcd does, converts them to the store's form, and builds the
+//! responses.
 
 use bytes::Bytes;
 use proto::etcdserverpb as pb;
@@ -11,21 +12,24 @@ use tonic::Status;
 use crate::errors::{empty_key, key_not_found};
 use crate::range_plan::{RangePlan, key_value, keys};
 
-/// Maximum number of comparisons and operations including nested ones: etcd's default
-/// `--max-txn-ops`.
-const MAX_OPS: usize = 128;
+/// Maximum number of comparisons or of operations of one branch, whichever is larger, along a path
+/// of nested transactions: etcd's default of `--max-txn-ops`.
+const OPS_MAX: usize = 128;
 
-/// Checks what etcd checks before it reads its state.
+/// Validates a transaction as etcd does before it reads its state.
 ///
 /// # Errors
-/// Too many operations, a missing key, or a put with a value that it should keep.
+/// Too many operations, a missing key or operation, an invalid range, or a put with a value or
+/// lease although it must keep the existing one.
 pub(crate) fn check(request: &pb::TxnRequest) -> Result<(), Status> {
-    check_within(request, MAX_OPS)
+    check_within(request, OPS_MAX)
 }
 
-fn check_within(request: &pb::TxnRequest, most: usize) -> Result<(), Status> {
+/// Validates a transaction that may have at most `ops_max` comparisons and operations. What it does
+/// not use is the maximum of nested transactions.
+fn check_within(request: &pb::TxnRequest, ops_max: usize) -> Result<(), Status> {
     let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let Some(left) = most.checked_sub(ops) else {
+    let Some(left) = ops_max.checked_sub(ops) else {
         return Err(Status::invalid_argument("etcdserver: too many operations in txn request"));
     };
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
@@ -46,6 +50,7 @@ fn check_within(request: &pb::TxnRequest, most: usize) -> Result<(), Status> {
     Ok(())
 }
 
+/// Validates a put.
 fn check_put(put: &pb::PutRequest) -> Result<(), Status> {
     if put.key.is_empty() {
         return Err(empty_key());
@@ -59,6 +64,7 @@ fn check_put(put: &pb::PutRequest) -> Result<(), Status> {
     Ok(())
 }
 
+/// The operations of both branches.
 fn steps(request: &pb::TxnRequest) -> impl Iterator<Item = &Step> {
     request.success.iter().chain(&request.failure).filter_map(|step| step.request.as_ref())
 }
@@ -72,7 +78,7 @@ pub(crate) fn only_reads(request: &pb::TxnRequest) -> bool {
     })
 }
 
-/// Whether all reads of a transaction are serializable.
+/// Whether all reads of a transaction may be served from the member's own state.
 pub(crate) fn is_serializable(request: &pb::TxnRequest) -> bool {
     steps(request).all(|step| match step {
         Step::RequestRange(range) => range.serializable,
@@ -81,10 +87,10 @@ pub(crate) fn is_serializable(request: &pb::TxnRequest) -> bool {
     })
 }
 
-/// Converts a checked transaction.
+/// Converts a validated transaction to the store's form.
 ///
 /// # Errors
-/// An unknown comparison.
+/// A comparison has an unknown operator or target.
 pub(crate) fn translate(request: &pb::TxnRequest) -> Result<Txn, Status> {
     let branch = |steps: &[pb::RequestOp]| -> Result<Vec<Op>, Status> {
         steps.iter().filter_map(|step| step.request.as_ref()).map(op).collect()
@@ -97,12 +103,13 @@ pub(crate) fn translate(request: &pb::TxnRequest) -> Result<Txn, Status> {
     })
 }
 
+/// Converts an operation.
 fn op(step: &Step) -> Result<Op, Status> {
     Ok(match step {
         Step::RequestRange(range) => {
             let mut request = RangePlan::of(range)?.request;
-            // A negative revision means the newest in a single read, but a compacted one in a
-            // transaction.
+            // `RangePlan` converts a negative revision to the newest. In a transaction, etcd fails
+            // with the error of a compacted revision instead.
             request.revision = Some(Revision(range.revision)).filter(|revision| revision.0 != 0);
             Op::Range(request)
         }
@@ -123,6 +130,7 @@ fn op(step: &Step) -> Result<Op, Status> {
     })
 }
 
+/// Converts a comparison.
 fn compare(compare: &pb::Compare) -> Result<Compare, Status> {
     let unknown = || Status::invalid_argument("etcdserver: the comparison is not known");
     let ordering = match CompareResult::try_from(compare.result).map_err(|_| unknown())? {
@@ -131,7 +139,8 @@ fn compare(compare: &pb::Compare) -> Result<Compare, Status> {
         CompareResult::Greater => Ordering::Greater,
         CompareResult::Less => Ordering::Less,
     };
-    // A missing or mismatching target value is the zero value, as from etcd's getters.
+    // If the target value is missing or of another target, it is zero, as in etcd, whose getters of
+    // protobuf messages return the zero value.
     let union = compare.target_union.as_ref();
     let target = match CompareTarget::try_from(compare.target).map_err(|_| unknown())? {
         CompareTarget::Version => Target::Version(match union {
@@ -175,30 +184,33 @@ pub(crate) fn deleted(
     }
 }
 
-/// The response to a transaction. Headers of its operations have the revision alone, as in etcd:
-/// the new one from the first change on.
+/// The response to a transaction. As in etcd, the headers of its operations have only a revision:
+/// the one before the transaction, and the new one from the first operation that changes a key on.
 ///
 /// # Errors
-/// The store returned a response of another type, which is a bug.
+/// The store returned a response of another type than the operation, which is a bug.
 pub(crate) fn answer(
     request: &pb::TxnRequest,
     done: TxnResponse,
     header: Option<pb::ResponseHeader>,
 ) -> Result<pb::TxnResponse, Status> {
-    let before = done.revision.0 - i64::from(changes(&done));
-    shape(request, done, header, &mut { before })
+    let before = done.revision.0 - i64::from(has_changes(&done));
+    build_response(request, done, header, &mut { before })
 }
 
-fn changes(done: &TxnResponse) -> bool {
+/// Whether the transaction changed a key, and so used a revision.
+fn has_changes(done: &TxnResponse) -> bool {
     done.responses.iter().any(|response| match response {
         OpResponse::Range(_) => false,
         OpResponse::Put(_) => true,
         OpResponse::Delete(count, _) => *count > 0,
-        OpResponse::Txn(done) => changes(done),
+        OpResponse::Txn(done) => has_changes(done),
     })
 }
 
-fn shape(
+/// Builds the response to a transaction or a nested one. `revision` is that of the next operation's
+/// header.
+fn build_response(
     request: &pb::TxnRequest,
     done: TxnResponse,
     header: Option<pb::ResponseHeader>,
@@ -224,9 +236,13 @@ fn shape(
             }
             (Some(Step::RequestTxn(txn)), OpResponse::Txn(done)) => {
                 let header = Some(pb::ResponseHeader::default());
-                StepResponse::ResponseTxn(shape(txn, done, header, revision)?)
+                StepResponse::ResponseTxn(build_response(txn, done, header, revision)?)
             }
-            _ => return Err(Status::internal("kube-lite: a step was answered as another")),
+            _ => {
+                return Err(Status::internal(
+                    "kube-lite: the store returned a response of another type",
+                ));
+            }
         };
         responses.push(pb::ResponseOp { response: Some(response) });
     }

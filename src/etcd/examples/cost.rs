@@ -1,8 +1,9 @@
-//! Measures the CPU time of the server's thread per operation. Clients run in another thread and
-//! the number of operations is fixed, so that other load on the machine has little influence. The
-//! store is in memory, unless address and process of another server are given.
-//! usage: cost get|put|event COUNT [http://ADDRESS PID]   (an event is one change at one of 1000
-//! watches on ten streams)
+//! Measures the CPU time that the server uses per operation. Clients run in another thread and the
+//! number of operations is fixed, so that other load on the machine has little influence. Without
+//! the address and process of another server, the example starts one with a store in memory.
+//!
+//! Usage: `cost get|put|event COUNT [http://ADDRESS PID]`. An `event` is the delivery of one change
+//! to one of 1000 watches on ten streams.
 
 use std::error::Error;
 use std::io::Write;
@@ -20,62 +21,72 @@ use proto::etcdserverpb::watch_client::WatchClient;
 use proto::etcdserverpb::watch_request::RequestUnion;
 use tonic::transport::{Channel, Endpoint};
 
-type Failure = Box<dyn Error + Send + Sync>;
+/// An error that ends the measurement.
+type BoxError = Box<dyn Error + Send + Sync>;
 
+/// Number of connections of `get` and `put`.
 const CONNECTIONS: usize = 8;
+/// Number of concurrent requests of `get` and `put`.
 const CLIENTS: usize = 64;
+/// Number of watch streams, each on a connection of its own.
 const STREAMS: usize = 10;
+/// Number of watches on all streams together.
 const WATCHES: u64 = 1000;
+/// Number of keys of `get` and `put`.
 const KEYS: u64 = 10_000;
 
 /// Starts a server in a separate thread; returns its address and the path of the thread's CPU
 /// statistics.
-fn server() -> Result<(String, String), Failure> {
-    let (told, ready) = mpsc::channel();
-    let serve = move || -> Result<(), Failure> {
+fn server() -> Result<(String, String), BoxError> {
+    let (sender, receiver) = mpsc::channel();
+    let serve = move || -> Result<(), BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
             let address = format!("http://{}", listener.local_addr()?);
             let thread = std::fs::read_link("/proc/thread-self")?;
-            told.send((address, format!("/proc/{}", thread.display())))?;
+            sender.send((address, format!("/proc/{}", thread.display())))?;
             let tasks = Tasks::new(Shutdown::new());
             let store = store::open_memory_with(&tasks);
             let profile = store::Profile { name: "cost".to_owned(), client_urls: Vec::new() };
             let etcd = Etcd::new(store, profile, std::env::temp_dir(), tasks);
             etcd::serve(etcd, listener, None).await?;
-            Ok::<_, Failure>(())
+            Ok::<_, BoxError>(())
         })
     };
     std::thread::spawn(move || {
         if let Err(error) = serve() {
-            let _ = writeln!(std::io::stderr(), "the server failed: {error}");
+            let _ = writeln!(std::io::stderr(), "cost: cannot serve: {error}");
         }
     });
-    Ok(ready.recv()?)
+    Ok(receiver.recv()?)
 }
 
-/// CPU time of a thread, or of all threads of a process, in nanoseconds.
-fn used(of: &str) -> Result<u64, Failure> {
-    let one = |path: std::path::PathBuf| -> Result<u64, Failure> {
+/// Returns the CPU time of a thread, or of all threads of a process, in nanoseconds. `proc_path` is
+/// its directory under `/proc`.
+fn cpu_nanos(proc_path: &str) -> Result<u64, BoxError> {
+    let of_thread = |path: std::path::PathBuf| -> Result<u64, BoxError> {
         let text = std::fs::read_to_string(path.join("schedstat"))?;
         Ok(text.split(' ').next().unwrap_or_default().parse()?)
     };
-    let Ok(threads) = std::fs::read_dir(format!("{of}/task")) else { return one(of.into()) };
-    threads.map(|thread| one(thread?.path())).sum()
+    let Ok(threads) = std::fs::read_dir(format!("{proc_path}/task")) else {
+        return of_thread(proc_path.into());
+    };
+    threads.map(|thread| of_thread(thread?.path())).sum()
 }
 
-async fn connect(address: &str) -> Result<Channel, Failure> {
+async fn connect(address: &str) -> Result<Channel, BoxError> {
     Ok(Endpoint::from_shared(address.to_owned())?.connect().await?)
 }
 
+/// A request that writes 256 bytes.
 fn put(key: u64) -> pb::PutRequest {
     let key = format!("k{key:07}").into();
     pb::PutRequest { key, value: vec![b'x'; 256].into(), ..Default::default() }
 }
 
-/// Sends requests until `count` are answered.
-async fn ask(address: &str, write: bool, count: u64) -> Result<(), Failure> {
+/// Sends `count` reads or writes and waits for the responses.
+async fn send_requests(address: &str, is_write: bool, count: u64) -> Result<(), BoxError> {
     let left = Arc::new(AtomicU64::new(count));
     let mut channels = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -86,23 +97,25 @@ async fn ask(address: &str, write: bool, count: u64) -> Result<(), Failure> {
         async move {
             let mut kv = KvClient::new(channel.ok_or("no connection")?);
             while let Ok(number) = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+                // Visits all keys in a scattered order: 7919 is a prime.
                 let key = number * 7919 % KEYS;
-                if write {
+                if is_write {
                     kv.put(put(key)).await?;
                 } else {
                     let key = format!("k{key:07}").into();
                     kv.range(pb::RangeRequest { key, ..Default::default() }).await?;
                 }
             }
-            Ok::<_, Failure>(())
+            Ok::<_, BoxError>(())
         }
     });
     futures::future::try_join_all(clients).await?;
     Ok(())
 }
 
-/// Opens watches of one key each, and receives this many events over all of them.
-async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure> {
+/// Opens watches of the same key, and changes the key until they have received `count` events
+/// together. Returns the CPU nanoseconds per event.
+async fn events(address: &str, thread: &str, count: u64) -> Result<u64, BoxError> {
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         let create = || pb::WatchCreateRequest { key: "k0000000".into(), ..Default::default() };
@@ -113,48 +126,52 @@ async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure>
         let mut client = WatchClient::new(connect(address).await?);
         streams.push(client.watch(requests).await?.into_inner());
     }
-    let mut seen = stream::select_all(streams);
+    let mut responses = stream::select_all(streams);
+    // Each watch is confirmed by a response.
     for _ in 0..WATCHES {
-        seen.next().await.ok_or("the watches ended")??;
+        responses.next().await.ok_or("the watches ended")??;
     }
     let mut kv = KvClient::new(connect(address).await?);
-    let (begin, mut written, mut came) = (used(thread)?, 0, 0);
+    let (cpu_before, mut written, mut received) = (cpu_nanos(thread)?, 0, 0);
     while written * WATCHES < count {
         kv.put(put(0)).await?;
         written += 1;
-        // A few requests ahead of the slowest watch, as in `benches/store`.
-        while came + 4 * WATCHES < written * WATCHES {
-            came += seen.next().await.ok_or("the watches ended")??.events.len() as u64;
+        // At most four writes are ahead of the received events, as in `benches/store`.
+        while received + 4 * WATCHES < written * WATCHES {
+            received += responses.next().await.ok_or("the watches ended")??.events.len() as u64;
         }
     }
-    while came < written * WATCHES {
-        came += seen.next().await.ok_or("the watches ended")??.events.len() as u64;
+    while received < written * WATCHES {
+        received += responses.next().await.ok_or("the watches ended")??.events.len() as u64;
     }
-    Ok((used(thread)? - begin) / came)
+    Ok((cpu_nanos(thread)? - cpu_before) / received)
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let usage = "usage: cost get|put|event COUNT [http://ADDRESS PID]";
-    let what = arguments.next().ok_or(usage)?;
+    let operation = arguments.next().ok_or(usage)?;
     let count: u64 = arguments.next().ok_or(usage)?.parse()?;
     let (address, thread) = match (arguments.next(), arguments.next()) {
         (Some(address), Some(process)) => (address, format!("/proc/{process}")),
         _ => server()?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let each = runtime.block_on(async {
-        match what.as_str() {
+    let nanos = runtime.block_on(async {
+        match operation.as_str() {
             "get" | "put" => {
-                ask(&address, true, KEYS).await?;
-                let begin = used(&thread)?;
-                ask(&address, what == "put", count).await?;
-                Ok((used(&thread)? - begin) / count)
+                send_requests(&address, true, KEYS).await?;
+                let cpu_before = cpu_nanos(&thread)?;
+                send_requests(&address, operation == "put", count).await?;
+                Ok((cpu_nanos(&thread)? - cpu_before) / count)
             }
             "event" => events(&address, &thread, count).await,
-            _ => Err(Failure::from(usage)),
+            _ => Err(BoxError::from(usage)),
         }
     })?;
-    writeln!(std::io::stdout(), "{what}: {each} ns of the server each, of {count}")?;
+    writeln!(
+        std::io::stdout(),
+        "{operation}: {nanos} ns of CPU time per operation, {count} operations"
+    )?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The Huffman code of HPACK's strings (RFC 7541, appendix B).
 
-/// Bits of the code of each byte, and of the end of string. The code is canonical: these lengths
-/// define it.
+/// Length in bits of the code of each byte, and of the symbol for the end of the string (EOS), the
+/// last. The code is canonical: the lengths define it, see [`decode`].
 const CODE_BITS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
@@ -29,7 +29,7 @@ const CODES_OF_LENGTH: [usize; CODE_BITS_MAX + 1] = {
     out
 };
 
-/// The symbols in the order of their codes.
+/// The symbols in the order of their codes: by length, then by value.
 const SYMBOLS: [usize; 257] = {
     let mut out = [0; 257];
     let (mut length, mut at) = (0, 0);
@@ -47,11 +47,14 @@ const SYMBOLS: [usize; 257] = {
     out
 };
 
-/// Decodes a string of the canonical code: codes of a length are consecutive numbers, in the order
-/// of their bytes.
+/// Decodes a string; `None` if it is invalid. In a canonical code, the codes of one length are
+/// consecutive numbers in the order of their symbols, and the first code of a length follows from
+/// the number of shorter codes.
 pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    // The shortest code has five bits.
     let mut out = Vec::with_capacity(text.len() * 8 / 5);
-    // `first` is the lowest code of this length, and `shorter` the number of shorter codes.
+    // `code` has the `bits` bits that were read since the last symbol. `first` is the lowest code
+    // of that length, and `shorter` the number of shorter codes.
     let (mut code, mut bits, mut first, mut shorter) = (0usize, 0usize, 0usize, 0usize);
     for octet in text {
         for shift in (0..8).rev() {
@@ -61,7 +64,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
             let of_length = *CODES_OF_LENGTH.get(bits)?;
             if code - first < of_length {
                 let symbol = SYMBOLS.get(shorter + code - first)?;
-                // The end of string is not a byte.
+                // RFC 7541 forbids EOS in a string; it does not fit into a byte.
                 out.push(u8::try_from(*symbol).ok()?);
                 (code, bits, first, shorter) = (0, 0, 0, 0);
             } else {
@@ -70,7 +73,7 @@ pub(super) fn decode(text: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
-    // Less than an octet of ones is padding.
+    // The last octet is padded with up to seven one bits.
     (bits < 8 && code == (1 << bits) - 1).then_some(out)
 }
 
@@ -79,14 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_of_the_specification_decode() {
+    fn strings_of_rfc_7541_decode_and_eos_or_zero_padding_is_rejected() {
         // RFC 7541, C.4.1, C.6.1 and C.6.3.
         let www = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(decode(&www).as_deref(), Some(&b"www.example.com"[..]));
         assert_eq!(decode(&[0x64, 0x02]).as_deref(), Some(&b"302"[..]));
         assert_eq!(decode(&[0x9b, 0xd9, 0xab]).as_deref(), Some(&b"gzip"[..]));
         assert_eq!(decode(&[]).as_deref(), Some(&b""[..]));
-        assert_eq!(decode(&[0xff, 0xff, 0xff, 0xff]), None, "the end of string is no text");
-        assert_eq!(decode(&[0x18]), None, "padding is of ones");
+        assert_eq!(decode(&[0xff, 0xff, 0xff, 0xff]), None, "a string must not contain EOS");
+        assert_eq!(decode(&[0x18]), None, "padding must have one bits only");
     }
 }
