@@ -34,8 +34,9 @@ pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> 
     };
     checker.check(&mut root);
     let Checker { mut faults, mut types, overloads, globals, types_named, mapping, .. } = checker;
-    for of in types.values_mut() {
-        *of = mapping.substitute(of, true);
+    // A type variable that is still free is `dyn`.
+    for node_type in types.values_mut() {
+        *node_type = mapping.substitute(node_type, true);
     }
     let checked = Checked { root, types, overloads, globals, types_named };
     if faults.is_empty() {
@@ -47,23 +48,30 @@ pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> 
 /// What an identifier refers to.
 #[derive(Clone, Copy)]
 enum IdentScope {
+    /// A loop variable.
     Local,
+    /// A variable of the environment.
     Global,
+    /// The name of a type.
     Type,
 }
 
+/// The state of a check. [`Checked`] has the results.
 struct Checker<'e> {
     env: &'e Env,
     source: &'e Source,
     offsets: &'e Offsets,
     faults: Vec<Fault>,
+    /// The type of each node, which may have free type variables until the end of the check.
     types: HashMap<Id, Type>,
     overloads: HashMap<Id, Vec<&'static str>>,
     globals: HashSet<Id>,
     types_named: HashSet<Id>,
     /// Loop variables, innermost last.
     scopes: Vec<(String, Type)>,
+    /// The types of the free type variables.
     mapping: Mapping,
+    /// Number of type variables that were created.
     variables: usize,
 }
 
@@ -82,37 +90,42 @@ impl Checker<'_> {
         self.types.insert(id, Type::Error);
     }
 
-    fn set(&mut self, id: Id, of: Type) {
+    /// Sets the type of a node unless it has one.
+    fn set_type(&mut self, id: Id, of: Type) {
         self.types.entry(id).or_insert(of);
     }
 
-    fn get(&self, id: Id) -> Type {
+    /// Returns the type of a checked node, which may contain type variables.
+    fn type_of(&self, id: Id) -> Type {
         self.types.get(&id).cloned().unwrap_or(Type::Error)
     }
 
-    fn free(&mut self) -> Type {
+    /// Creates a free type variable.
+    fn new_type_variable(&mut self) -> Type {
         self.variables += 1;
         Type::param(format!("_var{}", self.variables - 1))
     }
 
+    /// Returns the type of a checked node with its type variables replaced where they are bound.
     fn resolved(&self, id: Id) -> Type {
-        self.mapping.substitute(&self.get(id), false)
+        self.mapping.substitute(&self.type_of(id), false)
     }
 
+    /// Checks a node and its children.
     fn check(&mut self, expr: &mut Expr) {
         let id = expr.id;
         match &mut expr.kind {
             Kind::Unspecified => {}
             Kind::Literal(literal) => {
                 let of = literal_type(literal);
-                self.set(id, of);
+                self.set_type(id, of);
             }
             Kind::Ident(name) => {
                 let name = name.clone();
                 match self.variable(&name) {
-                    Some((resolved, of, place)) => {
-                        self.set(id, of);
-                        self.remember(id, place);
+                    Some((resolved, of, scope)) => {
+                        self.set_type(id, of);
+                        self.record_scope(id, scope);
                         expr.kind = Kind::Ident(resolved);
                     }
                     None => self.undeclared(id, &name),
@@ -127,8 +140,9 @@ impl Checker<'_> {
         }
     }
 
-    fn remember(&mut self, id: Id, place: IdentScope) {
-        match place {
+    /// Records that a node refers to a variable of the environment or to a type.
+    fn record_scope(&mut self, id: Id, scope: IdentScope) {
+        match scope {
             IdentScope::Local => {}
             IdentScope::Global => {
                 self.globals.insert(id);
@@ -147,12 +161,14 @@ impl Checker<'_> {
         }
         let plain = name.strip_prefix('.').unwrap_or(name);
         let (of, is_type) = self.env.identifier(plain)?;
-        let hidden = self.scopes.iter().any(|(local, _)| local == plain);
-        let name = if hidden { format!(".{plain}") } else { plain.to_owned() };
+        // The leading dot makes the evaluation skip a loop variable of the same name.
+        let is_shadowed = self.scopes.iter().any(|(local, _)| local == plain);
+        let name = if is_shadowed { format!(".{plain}") } else { plain.to_owned() };
         Some((name, of, if is_type { IdentScope::Type } else { IdentScope::Global }))
     }
 
-    /// Resolves `a.b.c` as a qualified name, if the environment has it.
+    /// Resolves `a.b.c` as a qualified name, if the environment has it and `a` is not a loop
+    /// variable.
     fn qualified(&self, expr: &Expr) -> Option<(String, Type, IdentScope)> {
         let name = dotted(expr)?;
         let first = name.split('.').next()?;
@@ -164,10 +180,11 @@ impl Checker<'_> {
         Some((plain.to_owned(), of, if is_type { IdentScope::Type } else { IdentScope::Global }))
     }
 
+    /// Checks `a.b`, which is a qualified name or the selection of a field.
     fn select(&mut self, expr: &mut Expr) {
-        if let Some((name, of, place)) = self.qualified(expr) {
-            self.set(expr.id, of);
-            self.remember(expr.id, place);
+        if let Some((name, of, scope)) = self.qualified(expr) {
+            self.set_type(expr.id, of);
+            self.record_scope(expr.id, scope);
             expr.kind = Kind::Ident(name);
             return;
         }
@@ -176,7 +193,7 @@ impl Checker<'_> {
         let (field, test) = (field.clone(), *test);
         let found = self.field(id, operand, &field, false);
         let of = if test { Type::Bool } else { self.mapping.substitute(&found, false) };
-        self.set(id, of);
+        self.set_type(id, of);
     }
 
     /// Checks an operand and returns the type of its field.
@@ -211,10 +228,11 @@ impl Checker<'_> {
         if was_optional || optional { Type::optional(result) } else { result }
     }
 
+    /// Checks a call of a function or method, or an optional selection `a.?b`.
     fn call(&mut self, expr: &mut Expr) {
         let id = expr.id;
-        // A target that is only a namespace of the function is not an argument.
-        let joined = match &expr.kind {
+        // In `a.b.f()`, `a.b` may be a part of the function's name instead of the target.
+        let qualified = match &expr.kind {
             Kind::Call { target: Some(target), function, .. } => {
                 dotted(target).map(|prefix| format!("{prefix}.{function}"))
             }
@@ -229,13 +247,13 @@ impl Checker<'_> {
             let name = name.clone();
             let of = self.field(id, operand, &name, true);
             let of = self.mapping.substitute(&of, false);
-            self.set(id, of);
+            self.set_type(id, of);
             self.overloads.insert(id, vec!["select_optional_field"]);
             return;
         }
         args.iter_mut().for_each(|arg| self.check(arg));
         if target.is_some() {
-            let plain = joined.as_deref().map(|name| name.strip_prefix('.').unwrap_or(name));
+            let plain = qualified.as_deref().map(|name| name.strip_prefix('.').unwrap_or(name));
             match plain.and_then(|name| self.env.function(name)) {
                 Some(found) => {
                     *target = None;
@@ -259,9 +277,10 @@ impl Checker<'_> {
         self.resolve(id, found, &ids, target.is_some());
     }
 
-    /// Resolves the overloads of a function that its arguments allow.
+    /// Finds the overloads of a function that its arguments allow. The type of the call is their
+    /// result type, or `dyn` if their result types differ.
     fn resolve(&mut self, id: Id, function: &'static Function, args: &[Id], member: bool) {
-        let types: Vec<Type> = args.iter().map(|arg| self.get(*arg)).collect();
+        let types: Vec<Type> = args.iter().map(|arg| self.type_of(*arg)).collect();
         if matches!(function.name, "_&&_" | "_||_") {
             let mut fits = true;
             for (arg, of) in args.iter().zip(&types) {
@@ -271,7 +290,7 @@ impl Checker<'_> {
                 }
             }
             let overload = if function.name == "_&&_" { "logical_and" } else { "logical_or" };
-            self.set(id, if fits { Type::Bool } else { Type::Error });
+            self.set_type(id, if fits { Type::Bool } else { Type::Error });
             if fits {
                 self.overloads.insert(id, vec![overload]);
             }
@@ -282,7 +301,7 @@ impl Checker<'_> {
         for overload in function.overloads.iter().filter(|overload| overload.member == member) {
             let mut fresh = HashMap::new();
             for name in &overload.parameters {
-                fresh.insert(name.clone(), self.free());
+                fresh.insert(name.clone(), self.new_type_variable());
             }
             let expected: Vec<Type> = overload.args.iter().map(|of| rename(of, &fresh)).collect();
             if !self.mapping.all_assignable(&types, &expected) {
@@ -308,44 +327,47 @@ impl Checker<'_> {
             self.types.insert(id, Type::Error);
             return;
         };
-        self.set(id, result);
+        self.set_type(id, result);
         self.overloads.insert(id, chosen);
     }
 
+    /// Checks a list literal.
     fn list(&mut self, id: Id, elements: &mut [Element]) {
-        let mut joined: Option<Type> = None;
+        let mut common: Option<Type> = None;
         for element in elements {
             self.check(&mut element.value);
-            let mut of = self.get(element.value.id);
+            let mut of = self.type_of(element.value.id);
             if element.optional {
-                of = self.opened(element.value.id, &of);
+                of = self.optional_element(element.value.id, &of);
             }
-            joined = Some(self.join(joined, of));
+            common = Some(self.common_type(common, of));
         }
-        let of = joined.unwrap_or_else(|| self.free());
-        self.set(id, Type::list(of));
+        let of = common.unwrap_or_else(|| self.new_type_variable());
+        self.set_type(id, Type::list(of));
     }
 
+    /// Checks a map literal.
     fn map(&mut self, id: Id, entries: &mut [MapEntry]) {
         let (mut keys, mut values): (Option<Type>, Option<Type>) = (None, None);
         for entry in entries {
             self.check(&mut entry.key);
-            let of = self.get(entry.key.id);
-            keys = Some(self.join(keys, of));
+            let of = self.type_of(entry.key.id);
+            keys = Some(self.common_type(keys, of));
             self.check(&mut entry.value);
-            let mut of = self.get(entry.value.id);
+            let mut of = self.type_of(entry.value.id);
             if entry.optional {
-                of = self.opened(entry.value.id, &of);
+                of = self.optional_element(entry.value.id, &of);
             }
-            values = Some(self.join(values, of));
+            values = Some(self.common_type(values, of));
         }
-        let key = keys.unwrap_or_else(|| self.free());
-        let value = values.unwrap_or_else(|| self.free());
-        self.set(id, Type::map(key, value));
+        let key = keys.unwrap_or_else(|| self.new_type_variable());
+        let value = values.unwrap_or_else(|| self.new_type_variable());
+        self.set_type(id, Type::map(key, value));
     }
 
-    /// Returns the element type of an expression that must be optional.
-    fn opened(&mut self, id: Id, of: &Type) -> Type {
+    /// Returns the type of the value in the optional of an element `?value`, and reports a type
+    /// that is not optional.
+    fn optional_element(&mut self, id: Id, of: &Type) -> Type {
         let (inner, was_optional) = unwrapped(of);
         if !was_optional && !inner.is_dyn() {
             self.mismatch(id, &Type::optional(inner.clone()), &inner);
@@ -354,7 +376,7 @@ impl Checker<'_> {
     }
 
     /// Returns the common type of two elements; `validators` checks later whether they may differ.
-    fn join(&mut self, previous: Option<Type>, current: Type) -> Type {
+    fn common_type(&mut self, previous: Option<Type>, current: Type) -> Type {
         let Some(previous) = previous else { return current };
         if self.mapping.assignable(&previous, &current) {
             return most_general(&previous, &current).clone();
@@ -362,6 +384,7 @@ impl Checker<'_> {
         Type::Dyn
     }
 
+    /// Checks a message literal `Type{field: value}`.
     fn construct(&mut self, id: Id, name: &mut String, fields: &mut [Field]) {
         let plain = name.strip_prefix('.').unwrap_or(name).to_owned();
         let Some(of) = self.env.type_named(&plain) else {
@@ -376,7 +399,7 @@ impl Checker<'_> {
                 None
             }
         };
-        self.set(id, if object.is_some() { of.clone() } else { Type::Error });
+        self.set_type(id, if object.is_some() { of.clone() } else { Type::Error });
         for field in fields {
             self.check(&mut field.value);
             let declared = match &object {
@@ -394,9 +417,9 @@ impl Checker<'_> {
                     Type::Error
                 }
             };
-            let mut actual = self.get(field.value.id);
+            let mut actual = self.type_of(field.value.id);
             if field.optional {
-                actual = self.opened(field.value.id, &actual);
+                actual = self.optional_element(field.value.id, &actual);
             }
             if !self.mapping.assignable(&expected, &actual) {
                 let name = &field.name;
@@ -405,11 +428,12 @@ impl Checker<'_> {
         }
     }
 
+    /// Checks a comprehension, the expansion of a macro such as `all` or `map`.
     fn comprehension(&mut self, id: Id, fold: &mut Comprehension) {
         self.check(&mut fold.range);
         self.check(&mut fold.init);
         let range = self.resolved(fold.range.id);
-        let accumulated = self.get(fold.init.id);
+        let accumulated = self.type_of(fold.init.id);
         let outer = self.scopes.len();
         self.scopes.push((fold.accumulator.clone(), accumulated.clone()));
         let (first, second) = match &range {
@@ -431,24 +455,27 @@ impl Checker<'_> {
             self.scopes.push((name.clone(), second));
         }
         self.check(&mut fold.condition);
-        self.assert(fold.condition.id, &Type::Bool);
+        self.expect_type(fold.condition.id, &Type::Bool);
         self.check(&mut fold.step);
-        self.assert(fold.step.id, &accumulated);
+        self.expect_type(fold.step.id, &accumulated);
+        // The result refers to the accumulator, but not to the loop variables.
         self.scopes.truncate(inner);
         self.check(&mut fold.result);
         self.scopes.truncate(outer);
         let of = self.resolved(fold.result.id);
-        self.set(id, of);
+        self.set_type(id, of);
     }
 
-    fn assert(&mut self, id: Id, expected: &Type) {
-        let actual = self.get(id);
+    /// Reports a checked node whose type is not assignable to the expected one.
+    fn expect_type(&mut self, id: Id, expected: &Type) {
+        let actual = self.type_of(id);
         if !self.mapping.assignable(expected, &actual) {
             self.mismatch(id, expected, &actual);
         }
     }
 }
 
+/// Returns the type of a literal.
 fn literal_type(literal: &Literal) -> Type {
     match literal {
         Literal::Null => Type::Null,
@@ -475,6 +502,7 @@ fn dotted(expr: &Expr) -> Option<String> {
     }
 }
 
+/// Replaces the type parameters of a signature by fresh type variables.
 fn rename(of: &Type, fresh: &HashMap<Arc<str>, Type>) -> Type {
     match of {
         Type::Param(name) => fresh.get(name).cloned().unwrap_or_else(|| of.clone()),
@@ -488,6 +516,7 @@ fn rename(of: &Type, fresh: &HashMap<Arc<str>, Type>) -> Type {
     }
 }
 
+/// Writes the types of a call, such as `string.(int)`, for error messages.
 fn signature(types: &[Type], member: bool) -> String {
     let (target, args) = match types {
         [target, args @ ..] if member => (Some(target), args),

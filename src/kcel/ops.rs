@@ -1,4 +1,4 @@
-//! Operators: equality, order and arithmetic.
+//! Operators: equality, order, arithmetic and `in`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -10,7 +10,8 @@ use crate::value::{Error, Items, Key, List, ListKind, Map, Value};
 
 type Json = serde_json::Value;
 
-/// Evaluates `a == b`. Only values of Kubernetes' own types can cause an error.
+/// Evaluates `a == b`. Only values of the Kubernetes libraries and JSON with a declared type can
+/// cause an error.
 pub(crate) fn equal(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
     match (one, other) {
         (Value::Null, Value::Null) => Ok(true),
@@ -19,6 +20,8 @@ pub(crate) fn equal(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
     }
 }
 
+/// Evaluates `a == b` by the type of `a`, which determines whether another type is unequal or an
+/// error.
 fn equal_values(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
     Ok(match (one, other) {
         (Value::Bool(a), Value::Bool(b)) => a == b,
@@ -56,6 +59,7 @@ fn equal_values(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
     })
 }
 
+/// Compares JSON without a declared type with a value.
 fn same_json(json: &Json, value: &Value<'_>) -> bool {
     match value {
         Value::Preserved(other) => json == *other,
@@ -63,16 +67,19 @@ fn same_json(json: &Json, value: &Value<'_>) -> bool {
     }
 }
 
-/// Whether a list is JSON with a declared type: comparing such a list with a value that is not a
-/// list is an error.
+/// Whether a list is JSON with a declared type: its comparison with a value that is not a list is
+/// an error.
 fn is_declared(list: &List<'_>) -> bool {
     !matches!(list.items, Items::Json(_, Declared::Dyn | Declared::Claims) | Items::Owned(_))
 }
 
+/// Compares a list with a value, by the kind of the list: sets and lists with keys have no order.
 fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
-    let strict = is_declared(one) || one.kind != ListKind::Atomic;
+    // Lists with a schema compare strictly, as the type of Kubernetes does: a value of another type
+    // and an error of an element are errors. For other lists, as in cel-go, they are not.
+    let is_strict = is_declared(one) || one.kind != ListKind::Atomic;
     let Value::List(other) = other else {
-        return if strict { Err(Error::no_overload()) } else { Ok(false) };
+        return if is_strict { Err(Error::no_overload()) } else { Ok(false) };
     };
     if one.len() != other.len() {
         return Ok(false);
@@ -83,10 +90,10 @@ fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
         ListKind::Atomic => {
             for at in 0..one.len() {
                 let (a, b) = (one.get(at)?, other.get(at)?);
-                match if strict { equal_values(&a, &b) } else { equal(&a, &b) } {
+                match if is_strict { equal_values(&a, &b) } else { equal(&a, &b) } {
                     Ok(true) => {}
                     Ok(false) => return Ok(false),
-                    Err(error) if strict => return Err(error),
+                    Err(error) if is_strict => return Err(error),
                     Err(_) => {}
                 }
             }
@@ -95,7 +102,7 @@ fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
     }
 }
 
-/// Returns the identity of an element of a set.
+/// Returns a text that is equal for equal elements of a set.
 fn set_key(value: &Value<'_>) -> Result<String, Error> {
     match value {
         Value::List(_) | Value::Map(_) => {
@@ -106,6 +113,7 @@ fn set_key(value: &Value<'_>) -> Result<String, Error> {
     }
 }
 
+/// Compares two sets, in any order.
 fn equal_sets(one: &List<'_>, other: &List<'_>) -> Result<bool, Error> {
     let mut known = BTreeSet::new();
     for item in one.iter() {
@@ -122,7 +130,7 @@ fn equal_sets(one: &List<'_>, other: &List<'_>) -> Result<bool, Error> {
     Ok(seen.len() == known.len())
 }
 
-/// Returns the identity of an element of a list with keys.
+/// Returns the values of the key fields of an element of a list with `x-kubernetes-list-type=map`.
 fn element_key(value: &Value<'_>, keys: &[String]) -> Result<Vec<String>, Error> {
     let Value::Map(map) = value else {
         return Err(Error::new(format!(
@@ -141,6 +149,7 @@ fn element_key(value: &Value<'_>, keys: &[String]) -> Result<Vec<String>, Error>
         .collect()
 }
 
+/// Compares two lists with keys, in any order.
 fn equal_keyed(one: &List<'_>, other: &List<'_>, keys: &[String]) -> Result<bool, Error> {
     let mut known = std::collections::BTreeMap::new();
     for item in one.iter() {
@@ -159,6 +168,7 @@ fn equal_keyed(one: &List<'_>, other: &List<'_>, keys: &[String]) -> Result<bool
     Ok(seen.len() == known.len())
 }
 
+/// Compares a map with a value.
 fn equal_maps(one: &Map<'_>, other: &Value<'_>) -> Result<bool, Error> {
     let declared = match one {
         Map::Json(map) if !matches!(map.declared, Declared::Dyn | Declared::Claims) => Some(*map),
@@ -182,11 +192,12 @@ fn equal_maps(one: &Map<'_>, other: &Value<'_>) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// Compares a JSON object that has a declared type with another map. `map` is the JSON of `one`.
 fn equal_declared(one: &Map<'_>, map: JsonMap<'_>, other: &Map<'_>) -> Result<bool, Error> {
     for (name, value) in map.object {
         if map.declares(name) {
-            // Upstream looks up properties by their unescaped names here, so that only some names
-            // are escaped.
+            // As upstream, the lookup uses the name in the schema, although maps are looked up by
+            // escaped names.
             let key = Value::text(name.as_str());
             match (one.find(&key)?, other.find(&key)?) {
                 (None, None) => {}
@@ -203,7 +214,7 @@ fn equal_declared(one: &Map<'_>, map: JsonMap<'_>, other: &Map<'_>) -> Result<bo
     Ok(true)
 }
 
-/// Compares two numbers of any types; `None` for NaN and other values.
+/// Compares two numbers, also of different types; `None` if one is NaN or not a number.
 fn number_order(one: &Value<'_>, other: &Value<'_>) -> Option<Ordering> {
     match (one, other) {
         (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
@@ -219,7 +230,7 @@ fn number_order(one: &Value<'_>, other: &Value<'_>) -> Option<Ordering> {
     }
 }
 
-/// Whether values of this kind are ordered.
+/// Whether `<` is defined for values of this type.
 pub(crate) fn is_comparable(value: &Value<'_>) -> bool {
     matches!(
         value,
@@ -234,7 +245,10 @@ pub(crate) fn is_comparable(value: &Value<'_>) -> bool {
     )
 }
 
-/// Compares two values.
+/// Compares two values, for `<`, `<=`, `>` and `>=`.
+///
+/// # Errors
+/// The types have no order, or one value is NaN.
 pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Error> {
     let is_nan = |value: &Value<'_>| matches!(value, Value::Double(v) if v.is_nan());
     match (one, other) {
@@ -257,6 +271,7 @@ pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Erro
 /// limit, but the cost limits stay far below it.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
 
+/// Evaluates `a + b`, which also concatenates strings, bytes and lists.
 pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Error> {
     let overflow = || Error::new("integer overflow");
     Ok(match (one, other) {
@@ -290,9 +305,10 @@ pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Err
     })
 }
 
-/// Concatenates two lists; sets and lists with keys keep one of equal elements.
+/// Concatenates two lists. The result has the kind of the first: a set has equal elements once, and
+/// in a list with keys an element of the second list replaces that of the first with the same key.
 fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
-    // An empty list and a list are that list, whatever its kind.
+    // An empty list literal plus a list is that list with its kind.
     if one.is_empty() && one.kind == ListKind::Atomic && !is_declared(&one) {
         return Ok(other.clone());
     }
@@ -301,7 +317,8 @@ fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
     }
     let kind = one.kind;
     let mut items = match one.items {
-        // The only owner reuses the elements, so that loops append in constant time.
+        // If `one` is the only owner of the elements, they are not copied, so that a loop appends
+        // in constant time.
         Items::Owned(items) => Arc::unwrap_or_clone(items),
         Items::Json(..) => one.iter().collect::<Result<Vec<_>, _>>()?,
     };
@@ -321,14 +338,15 @@ fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
             }
         }
         ListKind::Keyed(keys) => {
-            let mut places = std::collections::BTreeMap::new();
+            let mut index_by_key = std::collections::BTreeMap::new();
             for (at, item) in items.iter().enumerate() {
-                places.insert(element_key(item, keys)?, at);
+                index_by_key.insert(element_key(item, keys)?, at);
             }
             for item in other.iter() {
                 let item = item?;
-                match places.get(&element_key(&item, keys)?).and_then(|at| items.get_mut(*at)) {
-                    Some(place) => *place = item,
+                match index_by_key.get(&element_key(&item, keys)?).and_then(|at| items.get_mut(*at))
+                {
+                    Some(element) => *element = item,
                     None => items.push(item),
                 }
             }
@@ -337,6 +355,7 @@ fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
     Ok(List { items: Items::Owned(Arc::new(items)), kind })
 }
 
+/// Evaluates `a - b`.
 pub(crate) fn subtract<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
     let overflow = || Error::new("integer overflow");
     Ok(match (one, other) {
@@ -356,6 +375,7 @@ pub(crate) fn subtract<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'
     })
 }
 
+/// Evaluates `a * b`.
 pub(crate) fn multiply<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
     Ok(match (one, other) {
         (Value::Int(a), Value::Int(b)) => {
@@ -369,6 +389,7 @@ pub(crate) fn multiply<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'
     })
 }
 
+/// Evaluates `a / b`.
 pub(crate) fn divide<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
     let by_zero = || Error::new("division by zero");
     Ok(match (one, other) {
@@ -382,6 +403,7 @@ pub(crate) fn divide<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>
     })
 }
 
+/// Evaluates `a % b`.
 pub(crate) fn modulo<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
     let by_zero = || Error::new("modulus by zero");
     Ok(match (one, other) {
@@ -394,6 +416,7 @@ pub(crate) fn modulo<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>
     })
 }
 
+/// Evaluates `-a`.
 pub(crate) fn negate<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
     let overflow = || Error::new("integer overflow");
     Ok(match value {
@@ -404,18 +427,19 @@ pub(crate) fn negate<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
     })
 }
 
-/// Whether a list contains an element, for `in`.
+/// Whether a list contains an element, for `in`. In JSON with a declared type, the first error is
+/// returned if no element is equal; in other lists, elements whose comparison fails are not equal.
 pub(crate) fn contains(list: &List<'_>, value: &Value<'_>) -> Result<bool, Error> {
-    let strict = is_declared(list);
+    let is_strict = is_declared(list);
     let mut failed = None;
     for item in list.iter() {
         let found = item.and_then(|item| {
-            if strict { equal_values(&item, value) } else { equal_values(value, &item) }
+            if is_strict { equal_values(&item, value) } else { equal_values(value, &item) }
         });
         match found {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            Err(error) if strict => failed = failed.or(Some(error)),
+            Err(error) if is_strict => failed = failed.or(Some(error)),
             Err(_) => {}
         }
     }

@@ -1,4 +1,5 @@
-//! The function `format` of version 2 of cel-go's string extension.
+//! The function `format` of version 2 of cel-go's string extension, as in
+//! `'%s is %d'.format([name, count])`.
 
 use crate::convert::{self, to_string};
 use crate::ops::VALUE_BYTES_MAX;
@@ -10,6 +11,8 @@ type Result<T> = std::result::Result<T, Error>;
 const PRECISION: usize = 6;
 /// Maximum number of digits after the decimal point.
 const PRECISION_MAX: usize = 1000;
+
+// cel-go's errors of a clause whose argument has another type.
 
 const STRING: &str = "string clause can only be used on strings, bools, bytes, ints, doubles, maps, \
     lists, types, durations, and timestamps";
@@ -44,21 +47,24 @@ impl FormatError {
     }
 }
 
-fn during(error: FormatError) -> Error {
+/// Adds cel-go's context to the error of a value.
+fn formatting_error(error: FormatError) -> Error {
     Error::new(format!("error during formatting: {error}"))
 }
 
-fn unreadable(message: &str) -> Error {
+/// Adds cel-go's context to the error of a clause.
+fn clause_error(message: &str) -> Error {
     Error::new(format!("could not parse formatting clause: {message}"))
 }
 
+/// Replaces each clause in `pattern` by the next value.
 pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> {
     let mut out = String::new();
     let mut rest = pattern;
     let mut at = 0;
-    while let Some(place) = rest.find('%') {
-        out.push_str(rest.get(..place).unwrap_or_default());
-        rest = rest.get(place + 1..).unwrap_or_default();
+    while let Some(percent) = rest.find('%') {
+        out.push_str(rest.get(..percent).unwrap_or_default());
+        rest = rest.get(percent + 1..).unwrap_or_default();
         if let Some(after) = rest.strip_prefix('%') {
             out.push('%');
             rest = after;
@@ -74,9 +80,9 @@ pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> 
         at += 1;
         let (precision, after) = precision(rest)?;
         let mut chars = after.chars();
-        let clause = chars.next().ok_or_else(|| unreadable("unexpected end of string"))?;
+        let clause = chars.next().ok_or_else(|| clause_error("unexpected end of string"))?;
         rest = chars.as_str();
-        out.push_str(&formatted(clause, precision, &value)?);
+        out.push_str(&format_value(clause, precision, &value)?);
         if out.len() > VALUE_BYTES_MAX {
             return Err(Error::limit());
         }
@@ -89,12 +95,13 @@ pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> 
 /// whole, and the error text.
 pub(crate) struct Wrong(pub(crate) Option<usize>, pub(crate) String);
 
-/// Checks a format string with the types of its arguments; `dyn` fits every clause.
+/// Checks a format string with the types of its arguments when the expression is compiled. `dyn`
+/// fits every clause.
 pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wrong> {
     let mut rest = pattern;
     let mut at = 0;
-    while let Some(place) = rest.find('%') {
-        rest = rest.get(place + 1..).unwrap_or_default();
+    while let Some(percent) = rest.find('%') {
+        rest = rest.get(percent + 1..).unwrap_or_default();
         if let Some(after) = rest.strip_prefix('%') {
             rest = after;
             continue;
@@ -102,16 +109,16 @@ pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wr
         if rest.is_empty() {
             return Err(Wrong(None, "unexpected end of string".into()));
         }
-        let Some(of) = types.get(at) else {
+        let Some(given) = types.get(at) else {
             return Err(Wrong(None, format!("index {at} out of range")));
         };
-        let whole = |error: Error| Wrong(None, error.to_string());
-        let (_, after) = precision(rest).map_err(whole)?;
+        let call_error = |error: Error| Wrong(None, error.to_string());
+        let (_, after) = precision(rest).map_err(call_error)?;
         let mut chars = after.chars();
         let clause = chars.next().unwrap_or(' ');
         rest = chars.as_str();
         let (fits, rule): (&[&str], &'static str) = match clause {
-            's' => (SHOWN, STRING),
+            's' => (STRING_TYPES, STRING),
             'd' => (&["int", "uint"], DECIMAL),
             'f' => (&["double", "string"], FIXED),
             'e' => (&["double", "string"], SCIENTIFIC),
@@ -120,12 +127,12 @@ pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wr
             'o' => (&["int", "uint"], OCTAL),
             other => {
                 let message = format!("unrecognized formatting clause \"{other}\"");
-                return Err(whole(unreadable(&message)));
+                return Err(call_error(clause_error(&message)));
             }
         };
-        if *of != "dyn" && !fits.contains(of) {
-            let error = FormatError::Type { rule, given: (*of).to_string() };
-            let message = during(error).to_string();
+        if *given != "dyn" && !fits.contains(given) {
+            let error = FormatError::Type { rule, given: (*given).to_string() };
+            let message = formatting_error(error).to_string();
             return Err(Wrong(Some(at), message));
         }
         at += 1;
@@ -140,7 +147,7 @@ pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wr
 }
 
 /// Types that `%s` accepts.
-const SHOWN: &[&str] = &[
+const STRING_TYPES: &[&str] = &[
     "list",
     "map",
     "int",
@@ -155,55 +162,59 @@ const SHOWN: &[&str] = &[
     "null_type",
 ];
 
+/// Splits a clause such as `.3f` into its precision, if it has one, and the rest.
 fn precision(text: &str) -> Result<(Option<usize>, &str)> {
     let Some(after) = text.strip_prefix('.') else { return Ok((None, text)) };
     let count = after.bytes().take_while(u8::is_ascii_digit).count();
     let (digits, rest) = after.split_at(count);
     if rest.is_empty() {
-        return Err(unreadable(
+        return Err(clause_error(
             "error while parsing precision: could not find end of precision specifier",
         ));
     }
     let number: usize = digits.parse().map_err(|_| {
-        unreadable(&format!("error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {digits:?}: invalid syntax"))
+        clause_error(&format!("error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {digits:?}: invalid syntax"))
     })?;
     if number > PRECISION_MAX {
-        return Err(unreadable(&format!(
+        return Err(clause_error(&format!(
             "error while parsing precision: precision {number} exceeds maximum allowed precision {PRECISION_MAX}"
         )));
     }
     Ok((Some(number), rest))
 }
 
-fn formatted(clause: char, precision: Option<usize>, value: &Value<'_>) -> Result<String> {
+/// Formats a value by a clause.
+fn format_value(clause: char, precision: Option<usize>, value: &Value<'_>) -> Result<String> {
     let digits = precision.unwrap_or(PRECISION);
     match clause {
-        's' => string(value).map_err(during),
-        'd' => decimal(value).map_err(during),
+        's' => string(value).map_err(formatting_error),
+        'd' => decimal(value).map_err(formatting_error),
         'f' => fixed(value, digits),
         'e' => scientific(value, digits),
         'b' => match value {
             Value::Int(v) => Ok(signed(*v, |v| format!("{v:b}"))),
             Value::Uint(v) => Ok(format!("{v:b}")),
             Value::Bool(v) => Ok(if *v { "1" } else { "0" }.into()),
-            other => Err(during(FormatError::wrong_type(BINARY, other))),
+            other => Err(formatting_error(FormatError::wrong_type(BINARY, other))),
         },
         'x' => hexadecimal(value),
         'X' => hexadecimal(value).map(|text| text.to_ascii_uppercase()),
         'o' => match value {
             Value::Int(v) => Ok(signed(*v, |v| format!("{v:o}"))),
             Value::Uint(v) => Ok(format!("{v:o}")),
-            other => Err(during(FormatError::wrong_type(OCTAL, other))),
+            other => Err(formatting_error(FormatError::wrong_type(OCTAL, other))),
         },
-        other => Err(unreadable(&format!("unrecognized formatting clause \"{other}\""))),
+        other => Err(clause_error(&format!("unrecognized formatting clause \"{other}\""))),
     }
 }
 
+/// Writes the sign of an integer and then its absolute value.
 fn signed(value: i64, write: impl Fn(u64) -> String) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", write(value.unsigned_abs()))
 }
 
+/// Formats a value for `%x`.
 fn hexadecimal(value: &Value<'_>) -> Result<String> {
     let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     match value {
@@ -211,10 +222,11 @@ fn hexadecimal(value: &Value<'_>) -> Result<String> {
         Value::Bytes(content) => Ok(bytes(content)),
         Value::Int(v) => Ok(signed(*v, |v| format!("{v:x}"))),
         Value::Uint(v) => Ok(format!("{v:x}")),
-        other => Err(during(FormatError::wrong_type(HEXADECIMAL, other))),
+        other => Err(formatting_error(FormatError::wrong_type(HEXADECIMAL, other))),
     }
 }
 
+/// The value of a double, or of a string that names NaN or an infinity.
 fn double(value: &Value<'_>, rule: &'static str) -> Result<f64> {
     match value {
         Value::Double(value) => Ok(*value),
@@ -222,24 +234,24 @@ fn double(value: &Value<'_>, rule: &'static str) -> Result<f64> {
             "NaN" => Ok(f64::NAN),
             "Infinity" => Ok(f64::INFINITY),
             "-Infinity" => Ok(f64::NEG_INFINITY),
-            _ => Err(during(FormatError::Type { rule, given: "string".to_owned() })),
+            _ => Err(formatting_error(FormatError::Type { rule, given: "string".to_owned() })),
         },
-        other => Err(during(FormatError::wrong_type(rule, other))),
+        other => Err(formatting_error(FormatError::wrong_type(rule, other))),
     }
 }
 
-/// Formats NaN and infinities.
-fn endless(value: f64) -> Option<String> {
+/// Formats NaN and infinities; `None` for other numbers.
+fn non_finite(value: f64) -> Option<String> {
     if value.is_nan() {
         return Some("NaN".into());
     }
     value.is_infinite().then(|| if value > 0.0 { "\u{221e}" } else { "-\u{221e}" }.to_owned())
 }
 
-/// Formats a number with English thousands separators.
+/// Formats a number for `%f`, with a comma between groups of three digits.
 fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
     let value = double(value, FIXED)?;
-    if let Some(text) = endless(value) {
+    if let Some(text) = non_finite(value) {
         return Ok(text);
     }
     let text = format!("{:.digits$}", value.abs());
@@ -256,12 +268,15 @@ fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
     Ok(format!("{sign}{grouped}{dot}{fraction}"))
 }
 
+/// Formats a number for `%e`: the mantissa, a multiplication sign, and a power of ten with the
+/// exponent in superscript.
 fn scientific(value: &Value<'_>, digits: usize) -> Result<String> {
     let value = double(value, SCIENTIFIC)?;
-    if let Some(text) = endless(value) {
+    if let Some(text) = non_finite(value) {
         return Ok(text);
     }
-    // Upstream uses the precision as the width.
+    // cel-go uses the precision as the minimum width of the text; the number of digits is always
+    // the default.
     let text = format!("{value:.PRECISION$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -269,6 +284,7 @@ fn scientific(value: &Value<'_>, digits: usize) -> Result<String> {
     Ok(format!("{text:>digits$}"))
 }
 
+/// Writes an exponent in superscript digits, at least two.
 fn superscript(exponent: i32) -> String {
     const DIGITS: [char; 10] = [
         '\u{2070}', '\u{b9}', '\u{b2}', '\u{b3}', '\u{2074}', '\u{2075}', '\u{2076}', '\u{2077}',
@@ -284,6 +300,7 @@ fn superscript(exponent: i32) -> String {
     out
 }
 
+/// Formats a value for `%d`.
 fn decimal(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     match value {
         Value::Int(v) => Ok(v.to_string()),
@@ -311,7 +328,7 @@ fn string(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     }
 }
 
-/// Formats an element of a list or map.
+/// Formats an element of a list, or a value of a map, for `%s`.
 fn nested(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     Ok(match value {
         Value::Timestamp(_) => format!("timestamp({:?})", string(value)?),
@@ -328,6 +345,7 @@ fn nested(value: &Value<'_>) -> std::result::Result<String, FormatError> {
     })
 }
 
+/// Formats a list for `%s`.
 fn list_text(list: &List<'_>) -> std::result::Result<String, FormatError> {
     let mut parts = Vec::with_capacity(list.len());
     for item in list.iter() {
@@ -336,6 +354,7 @@ fn list_text(list: &List<'_>) -> std::result::Result<String, FormatError> {
     Ok(format!("[{}]", parts.join(", ")))
 }
 
+/// Formats a map for `%s`, in the order of the formatted keys.
 fn map_text(map: &Map<'_>) -> std::result::Result<String, FormatError> {
     let mut parts = Vec::with_capacity(map.len());
     for key in map.keys() {

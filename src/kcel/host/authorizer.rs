@@ -1,20 +1,22 @@
-//! Queries of the authorizer, which expressions build up call by call.
+//! Queries of the authorizer: the values of `authorizer` and its methods, each of which adds a part
+//! to a query, as in `authorizer.group('apps').resource('deployments').check('get')`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// An authorizer of queries. It must decide without waiting.
+/// Decides the checks of expressions. It must not block: an evaluation does not wait.
 pub trait Authorize: Send + Sync {
-    /// Decides a check for the user of the request or for the service account of the check.
+    /// Decides whether the service account of the check, or without one the user of the request, is
+    /// allowed to do it.
     fn authorize(&self, check: &Check) -> Decision;
 }
 
-/// A check of the authorizer.
+/// What is to be authorized. Empty fields are not specified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     /// Namespace and name of the service account, if the check is not for the user.
     pub service_account: Option<(String, String)>,
-    /// A non-resource path.
+    /// A non-resource path, for a check of a path instead of a resource.
     pub path: Option<String>,
     pub group: String,
     pub resource: String,
@@ -30,21 +32,28 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
+    /// The authorizers' reason; may be empty.
     pub reason: String,
     /// Error of the authorizers, if none of them could decide.
     pub error: Option<String>,
 }
 
-/// The methods that have been called so far, which determine the type.
+/// The last method of a query that was called; it determines the CEL type of the query and so the
+/// methods that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// `authorizer`, also after `serviceAccount()`.
     Authorizer,
+    /// After `path()`.
     Path,
+    /// After `group()`.
     Group,
+    /// After `resource()`.
     Resource,
 }
 
 impl Stage {
+    /// The name of the CEL type.
     pub(crate) fn type_name(self) -> &'static str {
         match self {
             Stage::Authorizer => "kubernetes.authorization.Authorizer",
@@ -55,9 +64,10 @@ impl Stage {
     }
 }
 
-/// A query that the methods of `authorizer` build up to a check.
+/// A value of one of the CEL types of [`Stage`]: the parts of a check that are specified so far.
 #[derive(Clone)]
 pub(crate) struct AuthorizerQuery {
+    /// Decides the check.
     pub(crate) by: Arc<dyn Authorize>,
     pub(crate) stage: Stage,
     pub(crate) check: Check,

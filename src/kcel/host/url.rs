@@ -4,10 +4,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
+    /// User and password; only compared.
     user: String,
     /// Host and port.
     pub(crate) host: String,
-    /// Escaped as in the text.
+    /// The path, escaped as in the text.
     path: String,
     query: String,
     fragment: String,
@@ -29,6 +30,7 @@ enum UrlErrorReason {
     #[error("net/url: invalid control character in URL")]
     ControlCharacter,
     #[error("invalid URI for request")]
+    /// The text has no scheme and does not begin with a slash.
     NoRequestUri,
     #[error("missing protocol scheme")]
     NoScheme,
@@ -47,7 +49,7 @@ enum UrlErrorReason {
 #[error("invalid URL escape {0:?}")]
 struct InvalidEscape(String);
 
-fn wrong(text: &str, reason: UrlErrorReason) -> UrlError {
+fn url_error(text: &str, reason: UrlErrorReason) -> UrlError {
     UrlError { text: text.to_owned(), reason }
 }
 
@@ -59,14 +61,14 @@ impl Url {
     /// The error of Go's `url.ParseRequestURI`.
     pub(crate) fn parse(text: &str) -> Result<Url, UrlError> {
         if text.is_empty() {
-            return Err(wrong(text, UrlErrorReason::Empty));
+            return Err(url_error(text, UrlErrorReason::Empty));
         }
         if text.bytes().any(|c| c < b' ' || c == 0x7f) {
-            return Err(wrong(text, UrlErrorReason::ControlCharacter));
+            return Err(url_error(text, UrlErrorReason::ControlCharacter));
         }
         let (scheme, rest) = scheme(text)?;
         if scheme.is_empty() && !rest.starts_with('/') {
-            return Err(wrong(text, UrlErrorReason::NoRequestUri));
+            return Err(url_error(text, UrlErrorReason::NoRequestUri));
         }
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -75,8 +77,9 @@ impl Url {
             None => ("", rest),
         };
         let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        check_host(host).map_err(|reason| wrong(text, reason))?;
-        unescape(path, false).map_err(|error| wrong(text, UrlErrorReason::Escape(error)))?;
+        check_host(host).map_err(|reason| url_error(text, reason))?;
+        // Only validates the escapes: the path is kept as it is.
+        unescape(path, false).map_err(|error| url_error(text, UrlErrorReason::Escape(error)))?;
         Ok(Url {
             scheme: scheme.to_ascii_lowercase(),
             user: user.into(),
@@ -87,6 +90,7 @@ impl Url {
         })
     }
 
+    /// The host without port and without the brackets of an IPv6 address.
     pub(crate) fn hostname(&self) -> &str {
         let host = self.host.as_str();
         if let Some(inner) = host.strip_prefix('[') {
@@ -95,19 +99,23 @@ impl Url {
         host.rsplit_once(':').map_or(host, |(name, _)| name)
     }
 
+    /// The port; empty if the URL has none.
     pub(crate) fn port(&self) -> &str {
         let after = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after)| after);
         after.rsplit_once(':').map_or("", |(_, port)| port)
     }
 
+    /// The path as in the text if its escaping is valid, otherwise escaped again, as Go's
+    /// `URL.EscapedPath`.
     pub(crate) fn escaped_path(&self) -> String {
-        let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&c);
-        if self.path.bytes().all(|c| plain(c) || b"!'()*[]%".contains(&c)) {
+        // Characters that Go does not escape in a path.
+        let is_unescaped = |c: u8| c.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&c);
+        if self.path.bytes().all(|c| is_unescaped(c) || b"!'()*[]%".contains(&c)) {
             return self.path.clone();
         }
         let mut out = String::new();
         for byte in unescape(&self.path, false).unwrap_or_default() {
-            if plain(byte) {
+            if is_unescaped(byte) {
                 out.push(char::from(byte));
             } else {
                 out.push_str(&format!("%{byte:02X}"));
@@ -116,7 +124,8 @@ impl Url {
         out
     }
 
-    /// Returns names and values of the query in their order.
+    /// Returns the names and values of the query in their order. As Go's `URL.Query`, it skips
+    /// parts with a semicolon or an invalid escape.
     pub(crate) fn query(&self) -> Vec<(String, String)> {
         let text = |part: &str| {
             let bytes = unescape(part, true).ok()?;
@@ -133,13 +142,13 @@ impl Url {
     }
 }
 
-/// Splits a URL into scheme, which may be empty, and the rest.
+/// Splits a URL into its scheme, which is empty if it has none, and the rest after the colon.
 fn scheme(text: &str) -> Result<(&str, &str), UrlError> {
     for (at, c) in text.char_indices() {
         match c {
             'a'..='z' | 'A'..='Z' => {}
             '0'..='9' | '+' | '-' | '.' if at > 0 => {}
-            ':' if at == 0 => return Err(wrong(text, UrlErrorReason::NoScheme)),
+            ':' if at == 0 => return Err(url_error(text, UrlErrorReason::NoScheme)),
             ':' => {
                 let (scheme, rest) = text.split_at(at);
                 return Ok((scheme, rest.get(1..).unwrap_or_default()));
@@ -150,6 +159,7 @@ fn scheme(text: &str) -> Result<(&str, &str), UrlError> {
     Ok(("", text))
 }
 
+/// Checks the port and the characters of a host.
 fn check_host(host: &str) -> Result<(), UrlErrorReason> {
     let port = if let Some(inner) = host.strip_prefix('[') {
         inner.split_once(']').ok_or(UrlErrorReason::NoBracket)?.1
@@ -169,8 +179,8 @@ fn check_host(host: &str) -> Result<(), UrlErrorReason> {
     }
 }
 
-/// Decodes a text with percent signs.
-fn unescape(text: &str, query: bool) -> Result<Vec<u8>, InvalidEscape> {
+/// Decodes percent escapes; in a query, a plus sign is a space.
+fn unescape(text: &str, is_query: bool) -> Result<Vec<u8>, InvalidEscape> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -188,7 +198,7 @@ fn unescape(text: &str, query: bool) -> Result<Vec<u8>, InvalidEscape> {
                 at += 3;
                 continue;
             }
-            b'+' if query => out.push(b' '),
+            b'+' if is_query => out.push(b' '),
             other => out.push(*other),
         }
         at += 1;
