@@ -1,4 +1,4 @@
-//! What the plugin asks and the agent answers.
+//! The request of the CNI plugin to the agent, and the reply.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,26 +7,32 @@ use crate::ipam::Owner;
 use crate::proxy::rules::HostPort;
 use crate::proxy::services::protocol_number;
 
-/// One CNI call, as it travels to the agent.
+/// One CNI call, as the plugin sends it to the agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Request {
+    /// `CNI_COMMAND`.
     pub(crate) command: String,
+    /// `CNI_CONTAINERID`: the id of the sandbox.
     pub(crate) container: String,
+    /// `CNI_NETNS`: the path of the sandbox's network namespace.
     pub(crate) netns: String,
+    /// `CNI_IFNAME`: the name of the link in the sandbox.
     pub(crate) interface: String,
-    /// `CNI_ARGS`: what runtimes tell of the pod, as `K8S_POD_UID=…;…`.
+    /// `CNI_ARGS`: what the runtime passes about the pod, as `K8S_POD_UID=…;…`.
     #[serde(default)]
     pub(crate) args: String,
+    /// The network configuration from standard input.
     pub(crate) config: Value,
 }
 
-/// The calls of the specification.
+/// The calls of the CNI specification that reach the agent; the plugin answers `VERSION` itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Add,
     Delete,
     Check,
     Status,
+    /// `GC`: removes what belongs to none of the listed sandboxes.
     Collect,
 }
 
@@ -65,9 +71,10 @@ impl Failure {
     }
 }
 
-/// The answer: a result or a failure.
+/// The reply of the agent: a result, or the failure that the plugin prints.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Reply {
+    /// The CNI result without `cniVersion`; null if the call has no result.
     pub(crate) result: Value,
     pub(crate) failure: Option<Failure>,
 }
@@ -83,7 +90,7 @@ impl Reply {
 }
 
 impl Request {
-    /// Which call it is, with the arguments it needs present.
+    /// Parses `CNI_COMMAND`; fails if an argument that the call requires is missing.
     pub(crate) fn command(&self) -> Result<Command, Failure> {
         let command = match self.command.as_str() {
             "ADD" => Command::Add,
@@ -93,8 +100,8 @@ impl Request {
             "GC" => Command::Collect,
             other => return Err(Failure::environment(format!("unknown CNI_COMMAND {other:?}"))),
         };
-        let pod = matches!(command, Command::Add | Command::Delete | Command::Check);
-        if pod && (self.container.is_empty() || self.interface.is_empty()) {
+        let of_sandbox = matches!(command, Command::Add | Command::Delete | Command::Check);
+        if of_sandbox && (self.container.is_empty() || self.interface.is_empty()) {
             return Err(Failure::environment("CNI_CONTAINERID and CNI_IFNAME must be set"));
         }
         if matches!(command, Command::Add | Command::Check) && self.netns.is_empty() {
@@ -103,7 +110,7 @@ impl Request {
         Ok(command)
     }
 
-    /// Whose sandbox it is; what the runtime does not tell is empty.
+    /// The pod of the sandbox; fields that the runtime does not pass are empty.
     pub(crate) fn pod(&self) -> Owner<'_> {
         let argument = |wanted: &str| {
             let mut pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
@@ -116,7 +123,8 @@ impl Request {
         }
     }
 
-    /// Host ports asked for; the pod's address comes later. Bandwidth limits are refused by name.
+    /// The host ports that the runtime requests, for each of the pod's addresses. Fails if the
+    /// runtime requests a bandwidth limit, which is not supported.
     pub(crate) fn host_ports(
         &self,
         addresses: &[std::net::IpAddr],
@@ -124,31 +132,34 @@ impl Request {
         let runtime = &self.config["runtimeConfig"];
         let limits = runtime["bandwidth"].as_object().into_iter().flatten();
         if let Some((limit, _)) = limits.into_iter().find(|(_, v)| v.as_u64() != Some(0)) {
-            let text = format!(
-                "bandwidth limit {limit} is not supported: remove the annotations kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth"
+            let message = format!(
+                "bandwidth limit {limit} is not supported: remove the annotations \
+                 kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth"
             );
-            return Err(Failure::config(text));
+            return Err(Failure::config(message));
         }
         let mut out = Vec::new();
         for mapping in runtime["portMappings"].as_array().into_iter().flatten() {
             let field = |name: &str| member(mapping, name);
             let number = |name: &str| field(name)?.as_u64().and_then(|p| u16::try_from(p).ok());
-            let bad = || Failure::config(format!("bad port mapping {mapping}"));
+            let invalid = || Failure::config(format!("bad port mapping {mapping}"));
             let (Some(host_port), Some(port)) = (number("hostPort"), number("containerPort"))
             else {
-                return Err(bad());
+                return Err(invalid());
             };
+            // A port without a host port.
             if host_port == 0 {
                 continue;
             }
             let name =
                 field("protocol").and_then(Value::as_str).unwrap_or("tcp").to_ascii_uppercase();
-            let protocol = protocol_number(Some(&name)).ok_or_else(bad)?;
+            let protocol = protocol_number(Some(&name)).ok_or_else(invalid)?;
             let host_ip = match field("hostIP").and_then(Value::as_str).unwrap_or_default() {
                 "" => None,
-                ip => Some(ip.parse::<std::net::IpAddr>().map_err(|_| bad())?),
+                ip => Some(ip.parse::<std::net::IpAddr>().map_err(|_| invalid())?),
             };
             for address in addresses {
+                // An unspecified host IP of either family means all addresses of both.
                 let any = settings::Family::of(*address).unspecified();
                 let host_ip = host_ip.filter(|ip| !ip.is_unspecified()).unwrap_or(any);
                 if host_ip.is_ipv4() == address.is_ipv4() {
@@ -160,8 +171,8 @@ impl Request {
     }
 }
 
-/// A member by its name in any case: containerd writes `HostPort` where the CNI conventions say
-/// `hostPort`.
+/// Returns a member of an object by its name, ignoring case: containerd writes `HostPort` where the
+/// CNI conventions have `hostPort`.
 fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v)
 }
@@ -171,6 +182,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// An `ADD` with this `runtimeConfig`.
     fn request(runtime: Value) -> Request {
         Request {
             command: "ADD".into(),
@@ -183,27 +195,29 @@ mod tests {
     }
 
     #[test]
-    fn port_mappings_are_made_per_family_and_bandwidth_is_refused_by_name() {
+    fn port_mappings_apply_per_family_and_bandwidth_limits_are_refused_by_name() {
         let both = ["10.42.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
-        let text = |mapping: Value| -> Vec<String> {
+        let ports = |mapping: Value| -> Vec<String> {
             let list = request(json!({"portMappings":[mapping]})).host_ports(&both).unwrap();
             list.iter()
                 .map(|p| format!("{} {} {} {}", p.host_ip, p.host_port, p.protocol, p.address))
                 .collect()
         };
         assert_eq!(
-            text(json!({"hostPort":80,"containerPort":8080,"protocol":"tcp"})),
+            ports(json!({"hostPort":80,"containerPort":8080,"protocol":"tcp"})),
             ["0.0.0.0 80 6 10.42.0.2", ":: 80 6 fd00::2"]
         );
         assert_eq!(
-            text(json!({"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"127.0.0.1"})),
+            ports(
+                json!({"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"127.0.0.1"})
+            ),
             ["127.0.0.1 80 17 10.42.0.2"]
         );
         assert_eq!(
-            text(json!({"HostPort":81,"ContainerPort":8080,"Protocol":"tcp","HostIP":""})),
+            ports(json!({"HostPort":81,"ContainerPort":8080,"Protocol":"tcp","HostIP":""})),
             ["0.0.0.0 81 6 10.42.0.2", ":: 81 6 fd00::2"]
         );
-        assert!(text(json!({"hostPort":0,"containerPort":8080})).is_empty());
+        assert!(ports(json!({"hostPort":0,"containerPort":8080})).is_empty());
         let bad = request(json!({"portMappings":[{"hostPort":70000,"containerPort":1}]}));
         assert_eq!(bad.host_ports(&both).unwrap_err().code, 7);
         let limited = request(json!({"bandwidth":{"ingressRate":1000}}));
@@ -212,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_their_arguments_are_refused() {
+    fn command_refuses_unknown_calls_and_missing_arguments() {
         let mut call = request(json!({}));
         assert_eq!(call.command(), Ok(Command::Add));
         let pod = call.pod();

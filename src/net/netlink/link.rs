@@ -1,4 +1,5 @@
-//! Links of the thread's network namespace: bridges, veth pairs and their settings.
+//! Links of the network namespace in which the socket was opened: bridges, veth pairs and their
+//! settings.
 
 use std::io;
 
@@ -13,7 +14,7 @@ use rtnetlink::{LinkBridge, LinkBridgePort, LinkUnspec, LinkVeth};
 
 use crate::netlink::{CREATE, EXCL, Received, Socket, attribute, encode, ne32, unless};
 
-/// A hardware address.
+/// The hardware address of an Ethernet link.
 pub(crate) type Mac = [u8; 6];
 
 /// The settings of a link that the pod network reads.
@@ -24,20 +25,21 @@ pub(crate) struct Link {
     /// The hardware address: 6 bytes for Ethernet, other lengths for other kinds of links.
     pub(crate) mac: Vec<u8>,
     pub(crate) mtu: u32,
+    /// The link is administratively up (`IFF_UP`), with or without a carrier.
     pub(crate) up: bool,
 }
 
-/// `02:42:aa:bb:cc:dd` of a hardware address.
+/// Formats a hardware address as `02:42:aa:bb:cc:dd`.
 pub(crate) fn mac_text(mac: &[u8]) -> String {
     mac.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// The attributes of a link message.
+/// The attributes of a link message: the bytes after its header.
 pub(super) fn attributes_of(body: &[u8]) -> &[u8] {
     body.get(LinkHeader::default().buffer_len()..).unwrap_or_default()
 }
 
-/// A text attribute without the zero byte that ends it.
+/// The value of a text attribute without the terminating zero byte.
 pub(super) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned()
 }
@@ -57,7 +59,8 @@ pub(super) fn decode(body: &[u8]) -> Option<Link> {
     })
 }
 
-/// The kind of a link and its settings, for kinds that have any.
+/// The kind of a link, such as `vxlan`, and the attributes specific to the kind, which may be
+/// empty. `None` for links without a kind, such as Ethernet cards.
 pub(super) fn kind(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let info = attribute(attributes_of(body), IFLA_LINKINFO)?;
     let kind = attribute(info, IFLA_INFO_KIND)?;
@@ -66,7 +69,7 @@ pub(super) fn kind(body: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Socket {
-    /// The kernel's description of the link of this name, if there is one.
+    /// Requests the whole message about the link with this name; `None` if there is no such link.
     pub(super) fn describe_link(&mut self, name: &str) -> io::Result<Option<Received>> {
         match self.get(RTM_GETLINK, &encode(&LinkUnspec::new_with_name(name).build())) {
             Ok(received) => Ok(Some(received)),
@@ -75,7 +78,7 @@ impl Socket {
         }
     }
 
-    /// The link of this name, if there is one.
+    /// The link with this name; `None` if there is no such link.
     pub(crate) fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
         Ok(self.describe_link(name)?.and_then(|received| decode(&received.body)))
     }
@@ -95,8 +98,9 @@ impl Socket {
         self.request(RTM_NEWLINK, CREATE | EXCL, &encode(&bridge))
     }
 
-    /// Creates a veth pair: `host` in this namespace as a port of `bridge`, `peer` (name, hardware
-    /// address) in the namespace of the open file `ns`.
+    /// Creates a veth pair. The end `host` is in this namespace, is a port of the bridge with the
+    /// index `bridge`, and is up. The end `peer` (name, hardware address) is in the namespace of
+    /// the file descriptor `ns`, and is down.
     pub(crate) fn add_veth(
         &mut self,
         host: &str,
@@ -105,13 +109,13 @@ impl Socket {
         peer: (&str, &Mac),
         ns: i32,
     ) -> io::Result<()> {
-        let inner = LinkUnspec::new_with_name(peer.0)
+        let peer_link = LinkUnspec::new_with_name(peer.0)
             .mtu(mtu)
             .address(peer.1.to_vec())
             .setns_by_fd(ns)
             .build();
         let veth = LinkVeth::new(host, peer.0)
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(inner)))
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer_link)))
             .mtu(mtu)
             .controller(bridge)
             .up()
@@ -119,7 +123,8 @@ impl Socket {
         self.request(RTM_NEWLINK, CREATE | EXCL, &encode(&veth))
     }
 
-    /// Makes a bridge port send frames back through the port they came from.
+    /// Sets hairpin mode: the bridge may send a frame back through the port that it came from, as
+    /// when a pod reaches itself through a Service.
     pub(crate) fn set_hairpin(&mut self, index: u32) -> io::Result<()> {
         self.request(RTM_NEWLINK, 0, &encode(&LinkBridgePort::new(index).hairpin(true).build()))
     }
@@ -144,6 +149,7 @@ impl Socket {
 
 #[cfg(test)]
 mod tests {
+    use nix::libc::IFLA_TXQLEN;
     use rtnetlink::packet_core::Parseable;
 
     use super::*;
@@ -158,24 +164,25 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_of_an_unknown_form_does_not_hide_its_link() {
+    fn decode_reads_a_link_with_attributes_of_unknown_form() {
+        // `ifinfomsg` with the index at 4 and the flags at 8, here `IFF_UP`.
         let mut body = vec![0; 16];
         body[4] = 7;
         body[8] = 1;
-        push(&mut body, 4, &1400_u32.to_ne_bytes());
-        // IFLA_LINKINFO of a driver that nests something else, and an IFLA_TXQLEN of one byte.
-        push(&mut body, 18, &[0xff; 7]);
-        push(&mut body, 13, &[1]);
-        push(&mut body, 3, b"eth0\0");
+        push(&mut body, IFLA_MTU, &1400_u32.to_ne_bytes());
+        // The nested attributes of a driver are invalid, and a number has one byte instead of four.
+        push(&mut body, IFLA_LINKINFO, &[0xff; 7]);
+        push(&mut body, IFLA_TXQLEN, &[1]);
+        push(&mut body, IFLA_IFNAME, b"eth0\0");
         let expected = Link { index: 7, name: "eth0".into(), mac: Vec::new(), mtu: 1400, up: true };
         assert_eq!(decode(&body), Some(expected));
         assert!(LinkMessage::parse(&body).is_err(), "the whole message cannot be decoded");
-        assert!(decode(&body[..15]).is_none(), "a torn header is no link");
+        assert!(decode(&body[..15]).is_none(), "a truncated header is no link");
     }
 
     #[test]
-    fn links_of_every_kind_are_read_back_as_they_were_made() {
-        if !privileged("links_of_every_kind_are_read_back_as_they_were_made") {
+    fn bridges_and_veth_pairs_have_the_settings_of_their_creation() {
+        if !privileged("bridges_and_veth_pairs_have_the_settings_of_their_creation") {
             return;
         }
         in_namespace(|| {
@@ -207,7 +214,7 @@ mod tests {
             assert_eq!(names, ["br0", "host0", "lo", "pod0"]);
             socket.delete_link("host0").unwrap();
             socket.delete_link("host0").unwrap();
-            assert_eq!(socket.link("pod0").unwrap(), None, "the pair goes together");
+            assert_eq!(socket.link("pod0").unwrap(), None, "both ends are removed");
         });
     }
 }

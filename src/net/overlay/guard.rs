@@ -1,5 +1,5 @@
-//! Accepts packets of the overlay from nodes alone, by a separate table whose set follows the
-//! nodes.
+//! Drops packets to the port of the overlay that do not come from nodes. The rules are in an
+//! nftables table of their own with a set of the addresses of all nodes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,40 +11,47 @@ use crate::nft::{Batch, Error, Hook, dump_elements, has_table};
 use crate::overlay::engine::PORT;
 use settings::addr::{Family, from_octets, octets};
 
-/// Added to the name of the node's tables.
-const SUFFIX: &str = "-overlay";
+/// The table has the name of the node's tables with this suffix.
+const TABLE_SUFFIX: &str = "-overlay";
+/// The set of node addresses.
 const NODES: &str = "nodes";
+/// `IPPROTO_UDP`.
 const UDP: u8 = 17;
+/// `NFT_META_IIFNAME`.
 const IIFNAME: u32 = 6;
-/// `NF_IP_PRI_RAW`: before the rules of any other program accept the packets.
+/// `NF_IP_PRI_RAW`: the chains run before those of other programs.
 const PRIORITY: i32 = -300;
 
-/// One family's table.
+/// The table of one address family.
 #[derive(Debug)]
 pub(crate) struct Guard {
     family: Family,
     table: String,
+    /// The bridge of this node's pods.
     bridge: String,
-    /// The table is as this program makes it, and not left by another version.
-    made: bool,
+    /// This process has written the table; otherwise another version may have left it.
+    is_current: bool,
 }
 
+/// The elements of the set for these addresses.
 fn elements<'a>(nodes: impl IntoIterator<Item = &'a IpAddr>) -> Vec<Element> {
     nodes.into_iter().map(|ip| Element::key(octets(*ip))).collect()
 }
 
 impl Guard {
     pub(crate) fn new(family: Family, table: &str, bridge: &str) -> Self {
-        let table = format!("{table}{SUFFIX}");
-        Self { family, table, bridge: bridge.to_owned(), made: false }
+        let table = format!("{table}{TABLE_SUFFIX}");
+        Self { family, table, bridge: bridge.to_owned(), is_current: false }
     }
 
-    fn present(&self, socket: &mut Socket) -> Result<BTreeSet<IpAddr>, Error> {
+    /// Returns the nodes in the set; none if the table is missing.
+    fn admitted(&self, socket: &mut Socket) -> Result<BTreeSet<IpAddr>, Error> {
         let found = dump_elements(socket, self.family, &self.table, NODES)?;
         Ok(found.iter().filter_map(|e| from_octets(&e.key)).collect())
     }
 
-    /// Adds nodes; without any node the overlay is closed. Returns the number of changes.
+    /// Adds nodes to the set, and creates or replaces the table where necessary. While the set is
+    /// empty, the node drops all packets of the overlay. Returns the number of changes.
     ///
     /// # Errors
     /// When the kernel refuses the change; then no node was added.
@@ -53,13 +60,14 @@ impl Guard {
         socket: &mut Socket,
         nodes: &BTreeSet<IpAddr>,
     ) -> Result<usize, Error> {
-        let stands = has_table(socket, self.family, &self.table)?;
-        let present = self.present(socket)?;
-        let missing = elements(nodes.difference(&present));
-        if !stands || !self.made {
-            self.replace(socket, &elements(nodes.union(&present)))?;
-            self.made = true;
-            return Ok(missing.len() + usize::from(!stands));
+        let exists = has_table(socket, self.family, &self.table)?;
+        let admitted = self.admitted(socket)?;
+        let missing = elements(nodes.difference(&admitted));
+        if !exists || !self.is_current {
+            // The nodes of an earlier table stay: only `expel` removes nodes.
+            self.replace(socket, &elements(nodes.union(&admitted)))?;
+            self.is_current = true;
+            return Ok(missing.len() + usize::from(!exists));
         }
         let mut batch = Batch::new(self.family, &self.table);
         batch.add_elements(NODES, &missing);
@@ -67,7 +75,7 @@ impl Guard {
         Ok(missing.len())
     }
 
-    /// Removes all nodes but these. Returns how many were removed.
+    /// Removes all nodes except these from the set. Returns the number of removed nodes.
     ///
     /// # Errors
     /// When the kernel refuses the change.
@@ -76,8 +84,8 @@ impl Guard {
         socket: &mut Socket,
         nodes: &BTreeSet<IpAddr>,
     ) -> Result<usize, Error> {
-        let present = self.present(socket)?;
-        let stale = elements(present.difference(nodes));
+        let admitted = self.admitted(socket)?;
+        let stale = elements(admitted.difference(nodes));
         let mut batch = Batch::new(self.family, &self.table);
         batch.delete_elements(NODES, &stale);
         batch.commit(socket)?;
@@ -88,6 +96,7 @@ impl Guard {
     fn replace(&self, socket: &mut Socket, nodes: &[Element]) -> Result<(), Error> {
         let f = self.family;
         let mut batch = Batch::new(f, &self.table);
+        // The deletion of a missing table fails, so the batch adds it first.
         batch.add_table();
         batch.delete_table();
         batch.add_table();
@@ -96,25 +105,26 @@ impl Guard {
         let hook = |number| Some(Hook { kind: "filter", number, priority: PRIORITY });
         let to_port =
             || Rule::new().only_protocol(UDP).port(0).compare(0, true, &PORT.to_be_bytes());
-        // On their way in packets are whole again: fragments do not pass for something else.
+        // The input hook sees reassembled packets, so fragments cannot evade the match of the port.
         batch.add_chain("input", hook(1));
-        let stranger = to_port().source(0, f).lookup_absent(NODES, 0);
-        batch.add_rule("input", &stranger.verdict(Verdict::Drop));
-        // A pod that writes a node's address over its own is no node, neither here nor to others.
-        let pod = || to_port().interface(IIFNAME, &self.bridge);
-        batch.add_rule("input", &pod().verdict(Verdict::Drop));
+        let not_a_node = to_port().source(0, f).lookup_absent(NODES, 0);
+        batch.add_rule("input", &not_a_node.verdict(Verdict::Drop));
+        // A pod can send packets with the source address of a node. Drop those to this node, and
+        // those that it would forward to other nodes.
+        let from_pod = || to_port().interface(IIFNAME, &self.bridge);
+        batch.add_rule("input", &from_pod().verdict(Verdict::Drop));
         batch.add_chain("forward", hook(2));
-        let pretends = pod().source(0, f).lookup(NODES, 0);
-        batch.add_rule("forward", &pretends.verdict(Verdict::Drop));
+        let spoofed = from_pod().source(0, f).lookup(NODES, 0);
+        batch.add_rule("forward", &spoofed.verdict(Verdict::Drop));
         batch.commit(socket)
     }
 
-    /// Removes the table.
+    /// Removes the table, if it exists.
     ///
     /// # Errors
     /// When the kernel refuses the change.
     pub(crate) fn remove(&mut self, socket: &mut Socket) -> Result<(), Error> {
-        self.made = false;
+        self.is_current = false;
         if !has_table(socket, self.family, &self.table)? {
             return Ok(());
         }

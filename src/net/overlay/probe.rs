@@ -1,9 +1,10 @@
-//! Finds paths on which small packets arrive and large ones are lost without a word, an MTU black
-//! hole, and those on which only datagrams arrive whose checksum was not left to the network card.
+//! Probes the paths to other nodes for two faults: an MTU black hole, where small packets arrive
+//! and large ones are lost without an ICMP error; and a network card that corrupts checksums, where
+//! only datagrams arrive whose checksum this process computed itself.
 //!
-//! A datagram to a closed port of the peer's pod gateway takes the way that packets of pods take,
-//! and is answered by the peer's kernel; nothing has to listen there. No answer to any of them says
-//! nothing, so nothing is claimed.
+//! A probe sends UDP datagrams to a closed port of the pod gateway of the other node. They take the
+//! path of packets between pods, and the kernel of the other node answers them with ICMP "port
+//! unreachable". If no datagram of any kind is answered, the probe reports no fault.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,78 +18,83 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::overlay::checksum;
 use settings::addr::Family;
 
-/// `discard` (RFC 863): closed on any machine that pods run on.
+/// The port of the discard service (RFC 863), which is expected to be closed on every node.
 const PORT: u16 = 9;
 /// An answer that takes longer than this counts as lost.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Datagrams of one size before it counts as lost: with 30 % loss in each direction all of them are
-/// lost once in 250 times.
-const TRIES: usize = 8;
-/// Every link carries this much (RFC 791: 576 bytes, less the header of the overlay).
-const SMALL: u32 = 500;
-/// Probes at one time.
-const AT_ONCE: usize = 8;
-/// Looks at a peer that answers nothing; it may be starting.
-const SILENT_MAX: u32 = 8;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Datagrams of one size before that size counts as lost. With 30 % random loss in each direction,
+/// all of them are lost in 0.5 % of the cases.
+const ATTEMPTS: usize = 8;
+/// Size of a packet that every link transports (RFC 791: 576 bytes, less the headers of the
+/// overlay).
+const SMALL_SIZE: u32 = 500;
+/// Maximum number of targets that are probed at the same time.
+const CONCURRENT_MAX: usize = 8;
+/// Retries for a node that answers nothing: it may be starting.
+const SILENT_RETRIES_MAX: u32 = 8;
 
-/// One way to look at.
+/// One path to probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
     pub(crate) node: String,
-    /// Gateway of the node's pods.
+    /// The gateway address of the node's pods.
     pub(crate) address: IpAddr,
     /// The largest packet that pods send, in bytes.
     pub(crate) size: u32,
-    /// Packets to it go through the tunnel.
+    /// Packets to the node are encapsulated in VXLAN; only then can their checksums be corrupted.
     pub(crate) tunnel: bool,
 }
 
-/// What is sent on a look.
+/// The kind of one datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// A packet of so many bytes, as pods send it: the last sender completes its
-    /// checksum.
+    /// An IP packet of this many bytes, as pods send it: the kernel leaves its checksum to the
+    /// network card, if the card supports that.
     Size(u32),
-    /// A small one with a checksum of our own.
+    /// An IP packet of [`SMALL_SIZE`] bytes with a checksum that this process computed.
     Plain,
 }
 
-/// What a look found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// Large packets arrive.
+    /// Packets of the target's size arrive.
     Well,
-    /// Nothing answers.
+    /// The node answers too few packets, or none, to detect a fault.
     Silent,
-    /// This is the largest that arrives.
+    /// An MTU black hole: about this many bytes is the largest packet that arrives.
     Hole(u32),
-    /// Packets arrive only with checksums of our own.
+    /// Packets arrive only with checksums that this process computed.
     Spoiled,
 }
 
-/// What was found on a way that is probed.
+/// A target with the result of its last probe.
 pub(crate) type Report = (Target, Finding);
 
-/// Probes ways as they appear and change.
+/// Probes each target when it is added, and again until it has a final result.
 #[derive(Debug)]
 pub(crate) struct Prober {
     tasks: Tasks,
-    turns: Arc<Semaphore>,
-    running: BTreeMap<Target, Shutdown>,
-    tell: mpsc::Sender<Report>,
+    /// Permits for [`CONCURRENT_MAX`] probes.
+    permits: Arc<Semaphore>,
+    /// The current targets. A target stays here after its final result, so that it is not probed
+    /// again until it changes.
+    probed: BTreeMap<Target, Shutdown>,
+    reports: mpsc::Sender<Report>,
 }
 
 impl Prober {
+    /// Returns a prober without targets, and the receiver of its reports.
     pub(crate) fn new(tasks: &Tasks) -> (Self, mpsc::Receiver<Report>) {
-        // One message per probe that runs; a full queue makes it wait.
-        let (tell, told) = mpsc::channel(AT_ONCE);
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
-        (Self { tasks: tasks.clone(), turns, running: BTreeMap::new(), tell }, told)
+        // One report per running probe; a probe waits while the queue is full.
+        let (reports, receiver) = mpsc::channel(CONCURRENT_MAX);
+        let permits = Arc::new(Semaphore::new(CONCURRENT_MAX));
+        (Self { tasks: tasks.clone(), permits, probed: BTreeMap::new(), reports }, receiver)
     }
 
-    /// Looks at ways that are new, and forgets those that are gone.
+    /// Sets the targets: starts a probe of each new one, and stops those of removed ones.
     pub(crate) fn follow(&mut self, targets: &[Target]) {
-        self.running.retain(|target, stop| {
+        self.probed.retain(|target, stop| {
             let stays = targets.contains(target);
             if !stays {
                 stop.request();
@@ -96,17 +102,18 @@ impl Prober {
             stays
         });
         for target in targets {
-            if self.running.contains_key(target) {
+            if self.probed.contains_key(target) {
                 continue;
             }
             let stop = self.tasks.shutdown().child();
-            self.running.insert(target.clone(), stop.clone());
-            let look = look(target.clone(), Arc::clone(&self.turns), self.tell.clone());
+            self.probed.insert(target.clone(), stop.clone());
+            let probe =
+                probe_until_final(target.clone(), Arc::clone(&self.permits), self.reports.clone());
             self.tasks.spawn(Kind::Request, "overlay-probe", async move {
                 let until = stop.clone();
                 tokio::select! {
                     () = until.requested() => {}
-                    () = look(stop) => {}
+                    () = probe(stop) => {}
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
@@ -114,25 +121,27 @@ impl Prober {
     }
 }
 
-fn look(
+/// Probes a target and reports each result. Ends when the target has no fault, answers nothing
+/// after [`SILENT_RETRIES_MAX`] retries, or is removed.
+fn probe_until_final(
     target: Target,
-    turns: Arc<Semaphore>,
-    tell: mpsc::Sender<Report>,
+    permits: Arc<Semaphore>,
+    reports: mpsc::Sender<Report>,
 ) -> impl FnOnce(Shutdown) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     move |stop| {
         Box::pin(async move {
             let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
             loop {
                 let finding = {
-                    let Ok(_turn) = turns.acquire().await else { return };
-                    find(target.size, target.tunnel, |ask| answered(target.address, ask)).await
+                    let Ok(_permit) = permits.acquire().await else { return };
+                    find(target.size, target.tunnel, |probe| answered(target.address, probe)).await
                 };
-                let last = match finding {
+                let is_final = match finding {
                     Finding::Well => true,
-                    Finding::Silent => backoff.failures() >= SILENT_MAX,
+                    Finding::Silent => backoff.failures() >= SILENT_RETRIES_MAX,
                     Finding::Hole(_) | Finding::Spoiled => false,
                 };
-                if tell.send((target.clone(), finding)).await.is_err() || last {
+                if reports.send((target.clone(), finding)).await.is_err() || is_final {
                     return;
                 }
                 if !backoff.wait(&stop).await {
@@ -143,13 +152,14 @@ fn look(
     }
 }
 
-/// Sends a packet; the socket hears the answer.
-async fn send(to: IpAddr, ask: Probe) -> std::io::Result<UdpSocket> {
+/// Sends a datagram and returns the socket that receives the answer.
+async fn send(to: IpAddr, probe: Probe) -> std::io::Result<UdpSocket> {
+    // The IP header without options, and the UDP header of 8 bytes.
     let headers = if Family::of(to) == Family::V4 { 28 } else { 48 };
     let payload =
         |size: u32| vec![0_u8; usize::try_from(size).unwrap_or(0).saturating_sub(headers)];
-    match ask {
-        Probe::Plain => checksum::send(SocketAddr::new(to, PORT), &payload(SMALL)).await,
+    match probe {
+        Probe::Plain => checksum::send(SocketAddr::new(to, PORT), &payload(SMALL_SIZE)).await,
         Probe::Size(size) => {
             let socket = UdpSocket::bind((Family::of(to).unspecified(), 0)).await?;
             socket.connect((to, PORT)).await?;
@@ -159,14 +169,14 @@ async fn send(to: IpAddr, ask: Probe) -> std::io::Result<UdpSocket> {
     }
 }
 
-/// Whether a packet is answered.
-pub(crate) async fn answered(to: IpAddr, ask: Probe) -> bool {
-    let Ok(socket) = send(to, ask).await else { return false };
+/// Sends a datagram and returns whether the other node answers that the port is closed.
+pub(crate) async fn answered(to: IpAddr, probe: Probe) -> bool {
+    let Ok(socket) = send(to, probe).await else { return false };
     let mut buffer = [0; 1];
     let refused = async {
         loop {
             match socket.recv(&mut buffer).await {
-                // Other datagrams of the peer, which a raw socket receives, too.
+                // A raw socket also receives other datagrams of the node.
                 Ok(_) => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::ConnectionRefused,
             }
@@ -174,31 +184,33 @@ pub(crate) async fn answered(to: IpAddr, ask: Probe) -> bool {
     };
     tokio::select! {
         refused = refused => refused,
-        () = base::clock::sleep(ANSWER) => false,
+        () = base::clock::sleep(ANSWER_TIMEOUT) => false,
     }
 }
 
-/// Tries sizes until it is clear what arrives. Small and large ones take turns, so that a loss that
-/// comes and goes meets both.
+/// Probes a path once: sends packets of `size` bytes, and determines the fault if none of them is
+/// answered. Small and large packets alternate, so that temporary loss affects both.
 pub(crate) async fn find<F, A>(size: u32, tunnel: bool, answered: F) -> Finding
 where
     F: Fn(Probe) -> A,
     A: Future<Output = bool>,
 {
-    let mut small = 0;
-    for n in 0..TRIES {
+    let mut small_arrived = 0;
+    for n in 0..ATTEMPTS {
         if answered(Probe::Size(size)).await {
             return Finding::Well;
         }
-        small += usize::from(answered(Probe::Size(SMALL)).await);
-        if small == 0 && n >= 1 {
-            return if tunnel { spoiled(answered).await } else { Finding::Silent };
+        small_arrived += usize::from(answered(Probe::Size(SMALL_SIZE)).await);
+        // Two packets of each size were lost: the size is not the reason.
+        if small_arrived == 0 && n >= 1 {
+            return if tunnel { test_checksums(answered).await } else { Finding::Silent };
         }
     }
-    if small < TRIES / 2 {
+    if small_arrived < ATTEMPTS / 2 {
         return Finding::Silent;
     }
-    let (mut arrives, mut lost) = (SMALL, size);
+    // A binary search for the largest packet that arrives, to 8 bytes.
+    let (mut arrives, mut lost) = (SMALL_SIZE, size);
     while lost - arrives > 8 {
         let middle = arrives + (lost - arrives) / 2;
         let mut found = false;
@@ -217,23 +229,24 @@ where
     Finding::Hole(arrives)
 }
 
-/// Whether what does not answer would, if checksums were not left to others. Both kinds take turns.
-async fn spoiled<F, A>(answered: F) -> Finding
+/// Determines whether a node that answers no ordinary packet answers packets whose checksum this
+/// process computed. Both kinds alternate.
+async fn test_checksums<F, A>(answered: F) -> Finding
 where
     F: Fn(Probe) -> A,
     A: Future<Output = bool>,
 {
-    let mut plain = 0;
-    for n in 0..TRIES {
-        if answered(Probe::Size(SMALL)).await {
+    let mut plain_arrived = 0;
+    for n in 0..ATTEMPTS {
+        if answered(Probe::Size(SMALL_SIZE)).await {
             return Finding::Silent;
         }
-        plain += usize::from(answered(Probe::Plain).await);
-        if plain == 0 && n >= 1 {
+        plain_arrived += usize::from(answered(Probe::Plain).await);
+        if plain_arrived == 0 && n >= 1 {
             return Finding::Silent;
         }
     }
-    if plain < TRIES / 2 { Finding::Silent } else { Finding::Spoiled }
+    if plain_arrived < ATTEMPTS / 2 { Finding::Silent } else { Finding::Spoiled }
 }
 
 #[cfg(test)]
@@ -242,47 +255,50 @@ mod tests {
 
     use super::*;
 
-    fn look(tunnel: bool, answers: impl Fn(Probe) -> bool) -> Finding {
+    /// Probes a path on which `answers` decides for each packet whether it is answered.
+    fn probe(tunnel: bool, answers: impl Fn(Probe) -> bool) -> Finding {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(find(1450, tunnel, |ask| std::future::ready(answers(ask))))
+        runtime.block_on(find(1450, tunnel, |probe| std::future::ready(answers(probe))))
     }
 
-    fn found(answers: impl Fn(u32) -> bool) -> Finding {
-        look(true, |ask| match ask {
+    /// Probes a path on which the answer depends on the size of the packet only.
+    fn probe_sizes(answers: impl Fn(u32) -> bool) -> Finding {
+        probe(true, |kind| match kind {
             Probe::Size(size) => answers(size),
-            Probe::Plain => answers(SMALL),
+            Probe::Plain => answers(SMALL_SIZE),
         })
     }
 
     #[test]
-    fn spoiled_checksums_are_claimed_only_where_those_of_our_own_arrive() {
-        let plain = |ask| ask == Probe::Plain;
-        assert_eq!(look(true, plain), Finding::Spoiled);
-        assert_eq!(look(false, plain), Finding::Silent, "straight packets have no checksum inside");
-        assert_eq!(look(true, |_| false), Finding::Silent);
-        let turn = Cell::new(0_u32);
+    fn corrupted_checksums_are_reported_only_if_own_checksums_arrive() {
+        let plain_only = |kind| kind == Probe::Plain;
+        assert_eq!(probe(true, plain_only), Finding::Spoiled);
+        assert_eq!(probe(false, plain_only), Finding::Silent, "only VXLAN has inner checksums");
+        assert_eq!(probe(true, |_| false), Finding::Silent);
+        let packets = Cell::new(0_u32);
         let once_in = |n: u32| {
-            turn.set(turn.get() + 1);
-            turn.get().is_multiple_of(n)
+            packets.set(packets.get() + 1);
+            packets.get().is_multiple_of(n)
         };
-        let seldom = |ask| ask == Probe::Plain && once_in(3);
-        assert_eq!(look(true, seldom), Finding::Silent, "too few to say so");
-        turn.set(0);
+        let plain_rarely = |kind| kind == Probe::Plain && once_in(3);
+        assert_eq!(probe(true, plain_rarely), Finding::Silent, "too few packets arrive");
+        packets.set(0);
         // The first four packets are lost, and then one of each kind arrives.
-        assert_eq!(look(true, |_| once_in(5)), Finding::Silent, "loss alone spoils nothing");
+        assert_eq!(probe(true, |_| once_in(5)), Finding::Silent, "random loss is no corruption");
     }
 
     #[test]
-    fn a_hole_is_claimed_only_where_small_packets_arrive_and_large_ones_never() {
-        assert_eq!(found(|_| true), Finding::Well);
-        assert_eq!(found(|_| false), Finding::Silent);
-        let Finding::Hole(largest) = found(|size| size <= 1350) else { panic!("no hole") };
+    fn a_black_hole_is_reported_only_if_small_packets_arrive_and_large_ones_never_do() {
+        assert_eq!(probe_sizes(|_| true), Finding::Well);
+        assert_eq!(probe_sizes(|_| false), Finding::Silent);
+        let finding = probe_sizes(|size| size <= 1350);
+        let Finding::Hole(largest) = finding else { panic!("{finding:?}") };
         assert!((1342..=1350).contains(&largest), "{largest}");
-        let turn = Cell::new(0);
+        let packets = Cell::new(0);
         let lossy = |_| {
-            turn.set(turn.get() + 1);
-            turn.get() % 3 == 0
+            packets.set(packets.get() + 1);
+            packets.get() % 3 == 0
         };
-        assert_eq!(found(lossy), Finding::Well, "loss alone is no hole");
+        assert_eq!(probe_sizes(lossy), Finding::Well, "random loss is no black hole");
     }
 }

@@ -1,5 +1,5 @@
-//! Real traffic under real rules: two pods of a node, the node itself, and a client outside, both
-//! families.
+//! Sends packets through the kernel's rules of network policies, between two pods of a node, the
+//! node itself, and a client outside, in both address families.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -17,6 +17,7 @@ use crate::netlink::Socket;
 use crate::testing::shell;
 use crate::traffic_tests::{Node, WAIT, ask, each_family, line, udp, who};
 
+/// The decisions of network policies and the kernel state that they are applied to.
 struct Filter {
     decider: Decider,
     kernel: Kernel,
@@ -35,7 +36,8 @@ impl Filter {
             let key = ObjectKey::new("n", name);
             let pod = json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"namespace": "n", "name": name, "uid": name, "labels": {"pod": name}},
-                "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
+                "spec": {"containers": [
+                    {"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
                 "status": {"phase": "Running", "podIPs": [{"ip": address.to_string()}]}});
             decider.pod(&key, Pod::read(&object(pod)));
             let link = host_link(name, "eth0");
@@ -60,24 +62,27 @@ impl Filter {
         filter
     }
 
+    /// Creates or replaces the network policy `p`; `None` deletes it.
     fn set(&mut self, spec: Option<Json>) {
-        let read = spec.map(|spec| {
+        let policy = spec.map(|spec| {
             let metadata = json!({"namespace": "n", "name": "p"});
-            Policy::read(&object(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec})))
+            Policy::read(&object(json!({"apiVersion": "networking.k8s.io/v1",
+                "kind": "NetworkPolicy", "metadata": metadata, "spec": spec})))
         });
-        self.decider.policy(&ObjectKey::new("n", "p"), read);
+        self.decider.policy(&ObjectKey::new("n", "p"), policy);
         self.apply();
     }
 
+    /// Applies the rules for the current policies and pods.
     fn apply(&mut self) {
         let nodes = BTreeSet::from(["192.0.2.9", "2001:db8::9"].map(|a| a.parse().unwrap()));
         let mut decision = self.decider.decide();
         self.kernel.apply(&mut decision, self.decider.locals(), &nodes).unwrap();
-        // What is sent can be shown.
+        // `nft` fails if it cannot list the rules.
         shell("nft list ruleset >/dev/null");
     }
 
-    /// As after a start of this process.
+    /// Applies the rules as after a start of the process, which has no record of the tables.
     fn restart(&mut self) {
         for table in &mut self.kernel.tables {
             table.state = TableState::Unknown;
@@ -86,6 +91,7 @@ impl Filter {
     }
 }
 
+/// The CIDR that has only this address.
 fn block(address: std::net::IpAddr) -> String {
     settings::Cidr::host(address).to_string()
 }
@@ -99,8 +105,8 @@ fn egress_of_a(to: Json) -> Json {
 }
 
 #[test]
-fn what_comes_in_is_closed_but_to_those_that_a_policy_names() {
-    each_family("what_comes_in_is_closed", |node| {
+fn ingress_is_dropped_except_from_sources_that_a_policy_allows() {
+    each_family("ingress_is_dropped_except_from_sources_that_a_policy_allows", |node| {
         node.service(6, &[(0, true)], |_| {});
         let mut filter = Filter::new(node, None);
         let (a, b) = (node.pods[0].1, node.pods[1].1);
@@ -109,11 +115,13 @@ fn what_comes_in_is_closed_but_to_those_that_a_policy_names() {
         assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
         assert_eq!(node.ask_in_pod(1, node.vip(), 80), "dropped", "through a Service");
         assert_eq!(node.ask_outside(node.node(), 30080), "dropped", "through a node port");
-        assert_eq!(who(&ask(&Node::at(a, 8080))), "a", "the node itself: probes");
+        assert_eq!(who(&ask(&Node::at(a, 8080))), "a", "the node itself, as probes do");
         assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "a", "itself through a Service");
-        assert_eq!(who(&node.ask_in_pod(0, b, 8080)), "b", "the other side is open");
-        filter.set(Some(ingress_of_a(json!([{"from": [{"podSelector": {"matchLabels": {"pod": "b"}}}], "ports": [{"port": "web"}]}]))));
-        assert_eq!(node.ask_in_pod(1, node.vip(), 80), format!("a {b}"), "the source is the pod");
+        assert_eq!(who(&node.ask_in_pod(0, b, 8080)), "b", "egress of the isolated pod");
+        filter.set(Some(ingress_of_a(json!([{
+            "from": [{"podSelector": {"matchLabels": {"pod": "b"}}}],
+            "ports": [{"port": "web"}]}]))));
+        assert_eq!(node.ask_in_pod(1, node.vip(), 80), format!("a {b}"), "the source is kept");
         assert_eq!(node.ask_outside(a, 8080), "dropped");
         filter.set(Some(ingress_of_a(
             json!([{"from": [{"ipBlock": {"cidr": block(node.client())}}]}]),
@@ -121,18 +129,18 @@ fn what_comes_in_is_closed_but_to_those_that_a_policy_names() {
         assert_eq!(
             who(&node.ask_outside(node.node(), 30080)),
             "a",
-            "judged before it is masqueraded"
+            "rules see the source before masquerading"
         );
         assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
         filter.set(None);
         assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
-        assert!(!shell("nft list tables").contains("-policy"), "nothing is left of it");
+        assert!(!shell("nft list tables").contains("-policy"), "no policy, no table");
     });
 }
 
 #[test]
-fn what_goes_out_is_judged_by_where_it_arrives() {
-    each_family("what_goes_out_is_judged", |node| {
+fn egress_is_decided_by_the_destination_after_translation() {
+    each_family("egress_is_decided_by_the_destination_after_translation", |node| {
         node.service(6, &[(1, true)], |_| {});
         let mut filter = Filter::new(node, None);
         let (a, b) = (node.pods[0].1, node.pods[1].1);
@@ -143,12 +151,12 @@ fn what_goes_out_is_judged_by_where_it_arrives() {
         for (to, port) in [(b, 8080), (node.vip(), 80), (node.client(), 8080), (own, 8080)] {
             assert_eq!(node.ask_in_pod(0, to, port), "dropped", "{to}");
         }
-        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "answers go out");
-        assert_eq!(who(&node.ask_in_pod(1, own, 8080)), "node", "others are free");
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "replies of the isolated pod");
+        assert_eq!(who(&node.ask_in_pod(1, own, 8080)), "node", "a pod without a policy");
         filter.set(Some(egress_of_a(
             json!([{"to": [{"podSelector": {"matchLabels": {"pod": "b"}}}]}]),
         )));
-        assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "b", "the endpoint counts");
+        assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "b", "rules see the endpoint");
         assert_eq!(node.ask_in_pod(0, node.client(), 8080), "dropped");
         let to = [own, node.client()].map(|ip| json!({"ipBlock": {"cidr": block(ip)}}));
         filter.set(Some(egress_of_a(json!([{"to": to}]))));
@@ -159,23 +167,23 @@ fn what_goes_out_is_judged_by_where_it_arrives() {
 }
 
 #[test]
-fn connections_that_stand_go_on_and_a_restart_cuts_none() {
-    each_family("connections_that_stand_go_on", |node| {
+fn established_connections_survive_new_policies_and_a_restart() {
+    each_family("established_connections_survive_new_policies_and_a_restart", |node| {
         let mut filter = Filter::new(node, None);
         let to: SocketAddr = Node::at(node.pods[0].1, 8080).parse().unwrap();
         let mut stream = node.pods[1].0.run(move || TcpStream::connect_timeout(&to, WAIT).unwrap());
         assert_eq!(who(&line(&mut stream)), "a");
         filter.set(Some(ingress_of_a(json!([]))));
-        assert_eq!(who(&line(&mut stream)), "a", "as in kube-router: what stands goes on");
+        assert_eq!(who(&line(&mut stream)), "a", "an established connection, as in kube-router");
         filter.restart();
         assert_eq!(who(&line(&mut stream)), "a");
-        assert_eq!(node.ask_in_pod(1, to.ip(), 8080), "dropped", "what is new is closed");
+        assert_eq!(node.ask_in_pod(1, to.ip(), 8080), "dropped", "a new connection");
     });
 }
 
 #[test]
-fn ports_and_protocols_are_told_apart() {
-    each_family("ports_and_protocols", |node| {
+fn policies_distinguish_ports_and_protocols() {
+    each_family("policies_distinguish_ports_and_protocols", |node| {
         let mut filter = Filter::new(node, None);
         let a = node.pods[0].1;
         let any = SocketAddr::new(node.family.unspecified(), 0);
@@ -196,56 +204,58 @@ fn ports_and_protocols_are_told_apart() {
 }
 
 #[test]
-fn pods_hand_each_other_no_frames_past_the_node_and_have_their_own_addresses_alone() {
-    each_family("pods_hand_each_other_no_frames", |node| {
-        // With it the kernel asks the rules about frames, too.
+fn pods_cannot_bypass_policies_by_direct_frames_or_other_addresses() {
+    each_family("pods_cannot_bypass_policies_by_direct_frames_or_other_addresses", |node| {
+        // While this is set, the kernel applies the rules for IP packets to bridged frames, too.
         shell(
-            "for f in /proc/sys/net/bridge/bridge-nf-call-ip*tables; do [ ! -e $f ] || echo 0 >$f; done",
+            "for f in /proc/sys/net/bridge/bridge-nf-call-ip*tables; do
+                 [ ! -e $f ] || echo 0 >$f
+             done",
         );
         let mut filter = Filter::new(node, None);
         let a = node.pods[0].1;
         let b = |node: &Node, command: String| node.pods[1].0.run(move || shell(&command));
-        let other = if a.is_ipv4() { "10.42.0.77" } else { "fd00:42::77" };
+        let other_address = if a.is_ipv4() { "10.42.0.77" } else { "fd00:42::77" };
         let nodad = if a.is_ipv4() { "" } else { "nodad" };
-        b(node, format!("ip addr add {other} dev eth0 {nodad}"));
-        let under_another = |node: &Node| {
+        b(node, format!("ip addr add {other_address} dev eth0 {nodad}"));
+        let from_other_address = |node: &Node| {
             node.pods[1].0.run(move || {
-                let from: std::net::IpAddr = other.parse().unwrap();
+                let from: std::net::IpAddr = other_address.parse().unwrap();
                 who(&udp(&UdpSocket::bind((from, 0)).unwrap(), &Node::at(a, 8080)))
             })
         };
-        assert_eq!(under_another(node), "a", "while no pod is isolated");
+        assert_eq!(from_other_address(node), "a", "while no pod is isolated");
         b(node, format!("ip route replace {} dev eth0", block(a)));
-        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight");
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "directly, while no pod is isolated");
         filter.set(Some(ingress_of_a(json!([]))));
         assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
         filter.set(Some(ingress_of_a(json!([{}]))));
-        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while a pod is isolated");
+        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "directly, while a pod is isolated");
         b(node, format!("ip route del {} dev eth0", block(a)));
         assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
-        assert_ne!(under_another(node), "a", "while a pod is isolated");
+        assert_ne!(from_other_address(node), "a", "while a pod is isolated");
     });
 }
 
 #[test]
-fn a_guard_closes_the_nodes_ports_where_no_policy_opens_them() {
-    each_family("a_guard_closes_the_nodes_ports", |node| {
+fn guarded_ports_of_nodes_are_closed_to_pods_unless_a_policy_allows_them() {
+    each_family("guarded_ports_of_nodes_are_closed_to_pods_unless_a_policy_allows_them", |node| {
         let (family, own, client) = (node.family, node.node(), node.client());
         node.outside.run(move || crate::traffic_tests::serve("other", family));
         crate::traffic_tests::serve("node", family);
         let closed = Guard { closed: vec![8080], by_service: Vec::new() };
         let mut filter = Filter::new(node, Some(closed));
-        assert_eq!(node.ask_in_pod(0, own, 8080), "dropped", "of this node");
-        assert_eq!(node.ask_in_pod(0, client, 8080), "dropped", "of another node");
+        assert_eq!(node.ask_in_pod(0, own, 8080), "dropped", "a port of this node");
+        assert_eq!(node.ask_in_pod(0, client, 8080), "dropped", "a port of another node");
         assert_eq!(
             who(&node.ask_in_pod(0, node.pods[1].1, 8080)),
             "b",
-            "a pod's port of that number"
+            "a pod's port with that number"
         );
         assert_eq!(who(&ask(&Node::at(own, 8080))), "node");
         filter.set(Some(egress_of_a(
             json!([{"to": [{"ipBlock": {"cidr": block(own)}}], "ports": [{"port": 8080}]}]),
         )));
-        assert_eq!(who(&node.ask_in_pod(0, own, 8080)), "node", "a policy opens it");
+        assert_eq!(who(&node.ask_in_pod(0, own, 8080)), "node", "a policy allows the port");
     });
 }
