@@ -1,10 +1,12 @@
 //! The types of pod conditions that the node writes.
 
-/// Condition types that only the node writes.
+/// Condition types that only the node writes and that every pod has. `status/pod/conditions`
+/// assigns their values by position.
 pub(crate) const NODE_OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// Condition types of a resize; present while it lasts.
+/// Condition types of a resize, which only the node writes and a pod has only during a resize.
+/// `status/pod/conditions` uses them by position.
 pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Whether only the node writes conditions of this type.

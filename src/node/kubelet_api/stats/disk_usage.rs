@@ -1,5 +1,5 @@
-//! Bytes and inodes below directories, measured at most once a minute each, as upstream's volume
-//! statistics are.
+//! The bytes and inodes that files and directories use. As upstream's volume statistics, a path is
+//! measured at most once a minute.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -11,19 +11,22 @@ use tokio::time::Instant;
 
 /// How long a measurement is valid (`volumeStatsAggPeriod`).
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// Maximum number of entries of a measured tree: a longer walk would take minutes.
+/// Maximum number of directory entries of a measured tree: a longer walk would take minutes.
 const ENTRIES_MAX: usize = 1 << 20;
+/// The unit of `st_blocks` (`stat(2)`), in bytes.
+const BLOCK: u64 = 512;
 
-/// Usage of a tree.
+/// The usage of a file, or of a directory with everything below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Used {
+    /// Allocated bytes, not the lengths of the files.
     pub(super) bytes: u64,
     pub(super) inodes: u64,
     /// Time of the measurement, in nanoseconds since the epoch.
     pub(super) at: i64,
 }
 
-/// Cache of measured trees.
+/// The last measurement of each path with its time; `None` if the path could not be measured.
 #[derive(Debug, Default)]
 pub(super) struct DiskUsage(Mutex<HashMap<PathBuf, (Instant, Option<Used>)>>);
 
@@ -36,6 +39,7 @@ impl DiskUsage {
         {
             return *used;
         }
+        // The lock is not held during the walk: a request for another path does not wait for it.
         let used = walk(path, ENTRIES_MAX);
         self.0.lock().insert(path.to_owned(), (now, used));
         used
@@ -47,27 +51,28 @@ impl DiskUsage {
     }
 }
 
-fn walk(path: &Path, mut room: usize) -> Option<Used> {
+/// Measures a path; `None` if it does not exist or has more than `entries_left` entries below it.
+fn walk(path: &Path, mut entries_left: usize) -> Option<Used> {
     let root = std::fs::symlink_metadata(path).ok()?;
     let at = i64::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default();
-    let mut used = Used { bytes: root.blocks().saturating_mul(512), inodes: 1, at };
+    let mut used = Used { bytes: root.blocks().saturating_mul(BLOCK), inodes: 1, at };
     // A file with several hard links counts once.
-    let mut linked = HashSet::new();
-    let mut open = if root.is_dir() { vec![path.to_owned()] } else { Vec::new() };
-    while let Some(directory) = open.pop() {
+    let mut counted = HashSet::new();
+    let mut directories = if root.is_dir() { vec![path.to_owned()] } else { Vec::new() };
+    while let Some(directory) = directories.pop() {
         // Files that are removed during the walk are skipped.
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            room = room.checked_sub(1)?;
+            entries_left = entries_left.checked_sub(1)?;
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.dev() != root.dev()
-                || (metadata.nlink() > 1 && !metadata.is_dir() && !linked.insert(metadata.ino()))
+                || (metadata.nlink() > 1 && !metadata.is_dir() && !counted.insert(metadata.ino()))
             {
                 continue;
             }
-            used.bytes = used.bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            used.bytes = used.bytes.saturating_add(metadata.blocks().saturating_mul(BLOCK));
             used.inodes = used.inodes.saturating_add(1);
             if metadata.is_dir() {
-                open.push(entry.path());
+                directories.push(entry.path());
             }
         }
     }
@@ -100,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_too_large_has_no_result() {
+    fn a_tree_with_too_many_entries_is_not_measured() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a", "b", "c"] {
             std::fs::write(folder.path().join(name), name).unwrap();

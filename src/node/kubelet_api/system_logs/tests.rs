@@ -1,13 +1,14 @@
-//! Listings, files and redirects of a log directory, compared with the responses of Go's file
-//! server.
+//! The responses to requests for listings, files and redirects. The expected responses are those of
+//! Go's `http.FileServer`.
 
 use http::header::{IF_MODIFIED_SINCE, IF_RANGE};
 use http_body_util::BodyExt as _;
 
 use super::*;
 
-/// A log directory next to a file outside of it.
-fn directory() -> (tempfile::TempDir, PathBuf) {
+/// Creates a log directory, and a file `secret` outside of it. Returns the temporary directory and
+/// the log directory.
+fn log_directory() -> (tempfile::TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let root = outer.path().join("log");
     for name in ["pods/d_p_u/c", "empty", "containers"] {
@@ -22,6 +23,7 @@ fn directory() -> (tempfile::TempDir, PathBuf) {
     (outer, root)
 }
 
+/// Requests `path`, which may have a query. Returns the response without its body, and the body.
 async fn get(root: &Path, path: &str, headers: &[(HeaderName, &str)]) -> (Response<()>, String) {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
@@ -34,13 +36,14 @@ async fn get(root: &Path, path: &str, headers: &[(HeaderName, &str)]) -> (Respon
     (Response::from_parts(head, ()), String::from_utf8_lossy(&body).into_owned())
 }
 
+/// The value of a header; empty if it is missing.
 fn header(response: &Response<()>, name: HeaderName) -> &str {
     response.headers().get(name).map_or("", |v| v.to_str().unwrap())
 }
 
 #[tokio::test]
-async fn a_directory_is_listed_as_in_go() {
-    let (_outer, root) = directory();
+async fn a_directory_listing_equals_the_one_of_go() {
+    let (_outer, root) = log_directory();
     let (response, body) = get(&root, "", &[]).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(header(&response, CONTENT_TYPE), "text/html; charset=utf-8");
@@ -60,8 +63,8 @@ async fn a_directory_is_listed_as_in_go() {
 }
 
 #[tokio::test]
-async fn paths_do_not_leave_the_directory() {
-    let (_outer, root) = directory();
+async fn paths_stay_in_the_directory_and_redirect_to_their_canonical_form() {
+    let (_outer, root) = log_directory();
     for (path, status, expected) in [
         ("syslog", 200, "0123456789"),
         ("syslog?query=kubelet", 200, "0123456789"),
@@ -80,6 +83,7 @@ async fn paths_do_not_leave_the_directory() {
         let (response, body) = get(&root, path, &[]).await;
         assert_eq!((response.status().as_u16(), body.as_str()), (status, expected), "{path}");
     }
+    // Paths that are not canonical redirect to a relative location.
     for (path, to) in [
         ("pods", "pods/"),
         ("pods?x=y", "pods/?x=y"),
@@ -92,8 +96,8 @@ async fn paths_do_not_leave_the_directory() {
 }
 
 #[tokio::test]
-async fn a_file_is_served_with_type_length_and_ranges() {
-    let (_outer, root) = directory();
+async fn a_file_is_served_with_its_type_length_ranges_and_conditions() {
+    let (_outer, root) = log_directory();
     let (response, _) = get(&root, "syslog", &[]).await;
     assert_eq!(header(&response, CONTENT_TYPE), "text/plain; charset=utf-8");
     assert_eq!(header(&response, CONTENT_LENGTH), "10");
@@ -110,6 +114,7 @@ async fn a_file_is_served_with_type_length_and_ranges() {
     assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
     assert_eq!(header(&response, CONTENT_LENGTH), body.len().to_string());
     let boundary = header(&response, CONTENT_TYPE).rsplit_once('=').unwrap().1.to_owned();
+    // One part of the multipart body of a response with several ranges.
     let part = |range: &str, text: &str| {
         format!(
             "--{boundary}\r\nContent-Range: bytes {range}/10\r\n\
@@ -120,16 +125,18 @@ async fn a_file_is_served_with_type_length_and_ranges() {
     let (response, body) = get(&root, "syslog", &[(RANGE, "bytes=10-")]).await;
     assert_eq!((response.status().as_u16(), header(&response, CONTENT_RANGE)), (416, "bytes */10"));
     assert_eq!(body, "invalid range: failed to overlap\n");
-    let of_old = [(RANGE, "bytes=0-1"), (IF_RANGE, "Thu, 01 Jan 1970 00:00:00 GMT")];
-    let (response, body) = get(&root, "syslog", &of_old).await;
+    // The range applies to an older version of the file: the response is the whole file.
+    let outdated_range = [(RANGE, "bytes=0-1"), (IF_RANGE, "Thu, 01 Jan 1970 00:00:00 GMT")];
+    let (response, body) = get(&root, "syslog", &outdated_range).await;
     assert_eq!((response.status().as_u16(), body.as_str()), (200, "0123456789"));
     let (response, _) = get(&root, "syslog", &[(IF_MODIFIED_SINCE, &modified)]).await;
     assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
 }
 
 #[tokio::test]
-async fn a_large_file_is_read_in_chunks() {
-    let (_outer, root) = directory();
+async fn a_file_larger_than_a_chunk_is_served_whole() {
+    let (_outer, root) = log_directory();
+    // More than four chunks of 64 KiB.
     let large: String = (0..50_000).map(|i| format!("{i}\n")).collect();
     std::fs::write(root.join("large"), &large).unwrap();
     let (response, body) = get(&root, "large", &[]).await;
@@ -137,10 +144,10 @@ async fn a_large_file_is_read_in_chunks() {
     assert!(body == large, "the body is not the file");
 }
 
-/// A program may create a FIFO in the log directory.
+/// A program may create a FIFO in the log directory; opening it would wait for a writer.
 #[tokio::test]
-async fn a_pipe_does_not_hang() {
-    let (_outer, root) = directory();
+async fn a_fifo_is_refused_without_waiting_for_a_writer() {
+    let (_outer, root) = log_directory();
     nix::unistd::mkfifo(&root.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let (response, _) = get(&root, "pipe", &[]).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);

@@ -34,20 +34,23 @@ use crate::status::pod::WaitingReason;
 use crate::volumes::{self, PodVolumes};
 use client::{Client, Informer};
 
-/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache.
+/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache, for the environment of
+/// containers.
 struct CachedObjects<'a> {
     node: &'a Node,
     namespace: &'a str,
 }
 
 impl CachedObjects<'_> {
+    /// Returns the data of an object. An object that has not been read yet counts as missing: the
+    /// container then waits with `CreateContainerConfigError`.
     fn data(
         &self,
-        source: ObjectKind,
+        kind: ObjectKind,
         name: &str,
     ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        match self.node.api.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
-            CachedObject::Present(object) => Some(objects::data(source, &object)),
+        match self.node.api.objects.get(&(kind, self.namespace.to_owned(), name.to_owned())) {
+            CachedObject::Present(object) => Some(objects::data(kind, &object)),
             CachedObject::Missing | CachedObject::Unknown(_) => None,
         }
     }
@@ -65,6 +68,7 @@ impl Lookup for CachedObjects<'_> {
 
 /// The images that a container needs.
 struct ContainerImages {
+    /// The image that the container runs.
     own: cri::Image,
     /// The images of volumes, by the names of the volumes.
     volumes: HashMap<String, cri::ImageSpec>,
@@ -75,9 +79,9 @@ fn config_error(error: InvalidPodSpec) -> WaitingReason {
     WaitingReason { reason: "CreateContainerConfigError", message: error.0 }
 }
 
-/// Returns the restart count that follows the existing log files, if the runtime has no record of
-/// the containers.
-fn restart_count_of_logs(folder: &Path) -> i32 {
+/// Returns the restart count of a container that the runtime has no record of: the greatest number
+/// in the names of its log files, `<restart count>.log`, plus one.
+fn restart_count_from_logs(folder: &Path) -> i32 {
     let numbers = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -114,21 +118,23 @@ impl PodActions {
         Ok(id)
     }
 
+    /// Generates the configuration of the sandbox and has the runtime create and start it.
     async fn run_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, SandboxError> {
         let config = self.sandbox_config(pod, attempt)?;
         let handler = runtime_handler(&self.node.api.client, pod).await?;
         self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(SandboxError::Run)
     }
 
-    /// Records events about differences of the pod's resolver configuration from its specification.
+    /// Records events if the resolver configuration of the pod differs from its specification: the
+    /// cluster DNS is missing, or entries beyond the limits are omitted.
     fn report_dns(&self, pod: &Pod) {
-        let formed = dns::pod_dns(pod, &self.node.identity.config);
-        if formed.lacks_cluster_dns {
-            let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+        let resolver = dns::pod_dns(pod, &self.node.identity.config);
+        if resolver.lacks_cluster_dns {
+            let text = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
                 \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
-            self.node.api.events.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, why);
-            let named = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid);
-            let message = format!("pod: {named:?}. {why}");
+            self.node.api.events.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, text);
+            let pod_name = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid);
+            let message = format!("pod: {pod_name:?}. {text}");
             self.node.api.events.pod_event(
                 pod,
                 EventType::Warning,
@@ -136,7 +142,7 @@ impl PodActions {
                 message,
             );
         }
-        for message in formed.omissions {
+        for message in resolver.omissions {
             self.node.api.events.pod_event(
                 pod,
                 EventType::Warning,
@@ -146,6 +152,7 @@ impl PodActions {
         }
     }
 
+    /// Generates the configuration of the pod's sandbox. `attempt` counts its sandboxes from 0.
     fn sandbox_config(
         &self,
         pod: &Pod,
@@ -159,7 +166,12 @@ impl PodActions {
         )
     }
 
-    /// Starts a container. An error is the waiting state of the container.
+    /// Pulls the images of a container, creates and starts it in the sandbox, and runs its
+    /// postStart hook. `attempt` is that of the sandbox.
+    ///
+    /// # Errors
+    ///
+    /// The container does not run; the error is its waiting state in the status of the pod.
     pub(super) async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -174,6 +186,7 @@ impl PodActions {
         let sandbox_config = self.sandbox_config(pod, attempt).map_err(config_error)?;
         let images = self.ensure_images(pod, member, &sandbox_config).await?;
         let node = Arc::clone(&self.node);
+        // Records the event of a failed start.
         let fail = |why: WaitingReason| {
             let message = format!("Error: {}", why.message);
             let (kind, reason) = (EventType::Warning, events::FAILED);
@@ -185,8 +198,10 @@ impl PodActions {
             .config
             .pod_log_dir(pod.namespace(), pod.name(), &pod.uid)
             .join(member.name());
-        let restart_count = newest
-            .map_or_else(|| restart_count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
+        let restart_count = newest.map_or_else(
+            || restart_count_from_logs(&folder),
+            |c| c.restart_count.saturating_add(1),
+        );
         let config = self
             .container_config(pod, member, &images, restart_count, observed, volumes)
             .map_err(|e| fail(config_error(e)))?;
@@ -201,7 +216,7 @@ impl PodActions {
             node.api.events.container_event(pod, member, EventType::Normal, reason, message);
         };
         report(events::CREATED, "Container created");
-        // A container with a postStart hook is shown as running once the hook has ended.
+        // The status shows a container with a postStart hook as running only after the hook.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
         let _hidden = has_hook.then(|| HiddenStart::new(&self.progress, &id));
         node.runtime
@@ -224,12 +239,12 @@ impl PodActions {
         let node = Arc::clone(&self.node);
         let (runtime, api) = (&node.runtime, &node.api);
         let mut desired = self.desired.clone();
-        let state = &mut self.pulls;
+        let pull_state = &mut self.pulls;
         let pulled = async {
             let required = RequiredImage::of_container(pod, member);
-            let own = image_pull::ensure(runtime, api, required, sandbox, state).await?;
+            let own = image_pull::ensure(runtime, api, required, sandbox, pull_state).await?;
             let volumes =
-                image_pull::volume_images(runtime, api, pod, member, sandbox, state).await?;
+                image_pull::volume_images(runtime, api, pod, member, sandbox, pull_state).await?;
             Ok::<_, WaitingReason>(ContainerImages { own, volumes })
         };
         tokio::select! {
@@ -244,6 +259,9 @@ impl PodActions {
         }
     }
 
+    /// Returns the waiting state of an exited container whose restart delay has not passed, and
+    /// records an event; otherwise counts the start that follows. `newest` is the last instance of
+    /// the container.
     fn back_off(
         &mut self,
         pod: &Pod,
@@ -254,7 +272,7 @@ impl PodActions {
             return Ok(());
         };
         let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
-        let text = format!(
+        let event_message = format!(
             "Back-off restarting failed container {} in pod {}({})",
             member.name(),
             pod_full_name(pod),
@@ -265,7 +283,7 @@ impl PodActions {
             member,
             EventType::Warning,
             events::BACK_OFF,
-            text,
+            event_message,
         );
         let message = format!(
             "back-off {} restarting failed container={} pod={}({})",
@@ -277,6 +295,7 @@ impl PodActions {
         Err(WaitingReason { reason: "CrashLoopBackOff", message })
     }
 
+    /// Generates the configuration of a container: environment, mounts, user, limits.
     fn container_config(
         &self,
         pod: &Pod,
@@ -287,6 +306,7 @@ impl PodActions {
         volumes: &PodVolumes,
     ) -> Result<cri::ContainerConfig, InvalidPodSpec> {
         let node = &self.node;
+        // A static pod also starts without a server; its environment then has no Services.
         if !node.api.services.is_synced() && pod.origin == crate::pods::pod::PodOrigin::Api {
             return Err(InvalidPodSpec(
                 "services have not yet been read at least once, cannot construct envvars"
@@ -309,6 +329,7 @@ impl PodActions {
             &ips,
         )?;
         let image_user = image_user(&images.own);
+        // An ephemeral container may share the process namespace of another container.
         let target_id = match (&member.target, member.role) {
             (Some(target), ContainerRole::Ephemeral) => {
                 let container =
@@ -337,6 +358,8 @@ impl PodActions {
         cri_config::container(pod, member, input)
     }
 
+    /// Runs the postStart hook of a started container, if it has one. Stops the container if the
+    /// hook fails, and returns its waiting state.
     async fn post_start(
         &self,
         pod: &Arc<Pod>,
@@ -356,7 +379,8 @@ impl PodActions {
             pod_ip: ips.first().map(String::as_str).unwrap_or_default(),
             user_agent: "kube-lifecycle/1.37",
         };
-        // Upstream does not limit the duration of a hook; here the grace period limits it.
+        // Upstream does not limit the duration of a hook. Here the limit is the grace period, but
+        // at least 60 s.
         let limit =
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
         let mut desired = self.desired.clone();
@@ -364,6 +388,7 @@ impl PodActions {
         let outcome = tokio::select! {
             biased;
             outcome = hook => outcome,
+            // The end of the pod stops the container.
             () = pod_must_end(&mut desired) => return Ok(()),
         };
         let Err(error) = outcome else { return Ok(()) };
@@ -376,6 +401,7 @@ impl PodActions {
         );
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
         let ip = target.pod_ip;
+        // `observed` is from before the start of this container.
         if let Ok(observed_now) =
             crate::pods::observed::observe(&*self.node.runtime.cri, &pod.uid).await
             && let Some(started) = observed_now.containers.iter().find(|c| c.id == id)
@@ -391,7 +417,8 @@ impl PodActions {
     }
 }
 
-/// Hides a container from the status until its postStart hook has ended.
+/// Hides a container from the status of the pod until the value is dropped, after the postStart
+/// hook.
 struct HiddenStart {
     progress: SharedProgress,
     id: String,
@@ -410,12 +437,13 @@ impl Drop for HiddenStart {
     }
 }
 
+/// Returns the waiting state of a container that has not been started yet.
 fn waiting_to_start(pod: &Pod) -> WaitingReason {
     let reason = if pod.has_init_containers() { "PodInitializing" } else { "ContainerCreating" };
     WaitingReason { reason, message: String::new() }
 }
 
-/// Returns the user of an image, a number or a name; an image without a user runs as root.
+/// Returns the user of an image, either its id or its name. An image without a user runs as root.
 fn image_user(image: &cri::Image) -> (Option<i64>, String) {
     match (&image.uid, image.username.as_str()) {
         (Some(uid), _) => (Some(uid.value), String::new()),
@@ -424,7 +452,8 @@ fn image_user(image: &cri::Image) -> (Option<i64>, String) {
     }
 }
 
-/// Returns the services of the pod's namespace and of `default`.
+/// Returns the Services that the environment of a pod describes: those of its namespace, unless
+/// `enableServiceLinks` is false, and always `kubernetes` in `default`.
 fn relevant_services(services: &Informer<core::Service>, pod: &Pod) -> Vec<core::Service> {
     let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
         Vec::new()
@@ -437,7 +466,8 @@ fn relevant_services(services: &Informer<core::Service>, pod: &Pod) -> Vec<core:
     out
 }
 
-/// Returns the runtime handler of the pod's RuntimeClass.
+/// Returns the runtime handler of the pod's RuntimeClass; empty, which selects the default handler,
+/// for a pod without one.
 async fn runtime_handler(client: &Client, pod: &Pod) -> Result<String, SandboxError> {
     let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
         return Ok(String::new());
@@ -447,6 +477,7 @@ async fn runtime_handler(client: &Client, pod: &Pod) -> Result<String, SandboxEr
     Ok(class.handler)
 }
 
+/// Formats the name of a pod as upstream's `GetPodFullName`.
 fn pod_full_name(pod: &Pod) -> String {
     format!("{}_{}", pod.name(), pod.namespace())
 }
@@ -459,6 +490,8 @@ fn go_duration(seconds: u64) -> String {
     }
 }
 
+/// Links a container's log at the path that log collectors read (`/var/log/containers`). The start
+/// does not fail without the link.
 fn link_log(config: &Config, pod: &Pod, member: &PodContainer, id: &str, log: &Path) {
     let link = config.container_log_link(pod.namespace(), pod.name(), member.name(), id);
     let made = std::fs::create_dir_all(&config.container_logs_dir)

@@ -1,20 +1,23 @@
-//! Expectations are those of k3s's documentation ("Private Registry Configuration") and of
-//! containerd's docs/hosts.md.
+//! The expected results follow k3s's documentation ("Private Registry Configuration") and
+//! containerd's `docs/hosts.md`.
 
 use super::file::parse;
 use super::*;
 
-fn of(text: &str) -> Registries {
+/// Parses a valid `registries.yaml`.
+fn parsed(text: &str) -> Registries {
     parse(text.as_bytes()).unwrap()
 }
 
-fn refused(text: &str) -> String {
+/// Returns the error of an invalid `registries.yaml`.
+fn parse_error(text: &str) -> String {
     parse(text.as_bytes()).unwrap_err().to_string()
 }
 
 #[test]
-fn mirrors_become_directories_with_the_registry_itself_last() {
-    let found = of(r#"
+fn hosts_files_list_the_mirrors_and_fall_back_to_the_registry() {
+    let found = parsed(
+        r#"
 mirrors:
   docker.io:
     endpoint:
@@ -24,7 +27,8 @@ mirrors:
     endpoint: [localhost:5000, registry.example.com:8443]
   "*":
     endpoint: ["https://any.example.com/v2"]
-"#);
+"#,
+    );
     let hosts = found.hosts();
     let names: Vec<&str> = hosts.keys().map(String::as_str).collect();
     assert_eq!(names, ["_default", "docker.io", "registry.example.com_8443_"]);
@@ -42,7 +46,7 @@ capabilities = ["pull", "resolve"]
   override_path = true
 "#
     );
-    // The last endpoint is the registry itself, which is not used twice.
+    // The second endpoint is the registry itself: it is only the `server`.
     assert_eq!(
         hosts["registry.example.com_8443_"],
         r#"# Written by kube-lite from registries.yaml; changes are lost.
@@ -67,7 +71,7 @@ capabilities = ["pull", "resolve"]
 #[test]
 fn without_the_default_endpoint_the_last_mirror_is_the_server() {
     let found =
-        of("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}").without_default(true);
+        parsed("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}").without_default(true);
     let hosts = found.hosts();
     assert_eq!(hosts.keys().collect::<Vec<_>>(), ["r.io"]);
     assert_eq!(
@@ -85,13 +89,15 @@ override_path = true
 
 #[test]
 fn certificates_are_configured_for_their_endpoint() {
-    let found = of(r#"
+    let found = parsed(
+        r#"
 mirrors: {r.io: {endpoint: ["https://m.io:5000"]}}
 configs:
   m.io:5000: {tls: {ca_file: /c/ca.crt, cert_file: /c/a.crt, key_file: "/c/\"a.key"}}
   r.io: {tls: {insecure_skip_verify: true}}
   alone.io: {tls: {ca_file: /c/ca.crt}}
-"#);
+"#,
+    );
     let hosts = found.hosts();
     assert_eq!(hosts.keys().collect::<Vec<_>>(), ["alone.io", "m.io_5000_", "r.io"]);
     assert_eq!(
@@ -115,14 +121,17 @@ skip_verify = true
 
 #[test]
 fn credentials_are_sent_to_their_endpoint_in_the_order_of_the_pull() {
-    let found = of(r#"
+    let found = parsed(
+        r#"
 mirrors: {docker.io: {endpoint: ["http://m.io:5000", "https://open.io"]}}
 configs:
   m.io:5000: {auth: {username: u, password: p}}
   docker.io: {auth: {auth: aHViOnNlY3JldA==}}
   other.io: {auth: {identity_token: t}}
-"#);
-    let shown = |image: &str| -> Vec<(String, String)> {
+"#,
+    );
+    // `aHViOnNlY3JldA==` is `hub:secret` in base64.
+    let credentials = |image: &str| -> Vec<(String, String)> {
         let all = found.credentials(image).into_iter();
         all.map(|a| {
             (
@@ -134,12 +143,12 @@ configs:
     };
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
     assert_eq!(
-        shown("docker.io/library/a:1"),
+        credentials("docker.io/library/a:1"),
         [pair("http://m.io:5000", "up"), pair("https://registry-1.docker.io", "aHViOnNlY3JldA==")]
     );
-    assert_eq!(shown("other.io/a"), [pair("https://other.io", "t")]);
-    assert_eq!(shown("third.io/a"), []);
-    // Credentials are not printed.
+    assert_eq!(credentials("other.io/a"), [pair("https://other.io", "t")]);
+    assert_eq!(credentials("third.io/a"), []);
+    // The `Debug` form has no credentials.
     assert!(!format!("{found:?}").contains("secret") && !format!("{found:?}").contains("aHVi"));
 }
 
@@ -160,33 +169,35 @@ fn invalid_entries_are_rejected_by_name() {
             "mirrors.r.io.rewrite: rewrites are not supported",
         ),
         ("configs: {r.io: {auth: {}}}", "needs a username with a password"),
+        // `nocolon` in base64.
         ("configs: {r.io: {auth: {auth: bm9jb2xvbg==}}}", "auth must be user:password in base64"),
         ("configs: {r.io: {tls: {cert_file: /a}}}", "cert_file and key_file must be set together"),
         ("configs: {r.io: {tsl: {}}}", "unknown field `tsl`"),
         ("mirrors: [", "yaml"),
     ] {
-        let text = refused(text);
-        assert!(text.contains(why), "{text}");
+        let error = parse_error(text);
+        assert!(error.contains(why), "{error}");
     }
-    assert_eq!(of(""), Registries::default());
+    assert_eq!(parsed(""), Registries::default());
 }
 
 #[test]
-fn outdated_directories_are_removed_and_others_kept() {
+fn write_hosts_removes_its_outdated_directories_and_keeps_others() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("certs.d");
-    write_hosts(&of("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir)
+    write_hosts(&parsed("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir)
         .unwrap();
+    // A directory that the administrator created has no header of kube-lite.
     std::fs::create_dir(dir.join("c.io")).unwrap();
     std::fs::write(dir.join("c.io/hosts.toml"), "server = \"https://c.io\"\n").unwrap();
-    write_hosts(&of("mirrors: {b.io: {endpoint: [n.io]}}"), &dir).unwrap();
+    write_hosts(&parsed("mirrors: {b.io: {endpoint: [n.io]}}"), &dir).unwrap();
     assert!(!dir.join("a.io").exists() && dir.join("c.io/hosts.toml").exists());
     let text = std::fs::read_to_string(dir.join("b.io/hosts.toml")).unwrap();
     assert!(text.contains("[host.\"https://n.io\"]") && !text.contains("m.io"));
 }
 
 #[test]
-fn certificate_files_must_exist() {
+fn load_refuses_missing_and_relative_certificate_files() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("registries.yaml");
     assert_eq!(load(&file).unwrap(), Registries::default());
