@@ -5,56 +5,56 @@ use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use client::labels::Labels;
 
-/// Objects other than pods and nodes. Every method answers "there is none" by default, so that a
-/// test implements only what its plugin reads.
+/// The objects other than pods and nodes that plugins read. By default every method returns no
+/// object, so that a test implements only what its plugin reads.
 pub(crate) trait Listers {
-    /// Labels of a namespace.
+    /// The labels of a namespace.
     fn namespace_labels(&self, _name: &str) -> Option<Labels> {
         None
     }
 
-    /// All disruption budgets.
+    /// All PodDisruptionBudgets.
     fn pod_disruption_budgets(&self) -> Vec<PodDisruptionBudget> {
         Vec::new()
     }
 
-    /// A claim.
+    /// The PersistentVolumeClaim with this name.
     fn claim(&self, _namespace: &str, _name: &str) -> Option<PersistentVolumeClaim> {
         None
     }
 
-    /// A volume.
+    /// The PersistentVolume with this name.
     fn volume(&self, _name: &str) -> Option<PersistentVolume> {
         None
     }
 
-    /// All volumes.
+    /// All PersistentVolumes.
     fn volumes(&self) -> Vec<PersistentVolume> {
         Vec::new()
     }
 
-    /// A storage class.
+    /// The StorageClass with this name.
     fn storage_class(&self, _name: &str) -> Option<StorageClass> {
         None
     }
 
-    /// The CSI drivers that are installed on a node.
+    /// The CSINode of the node with this name: its CSI drivers with their volume limits.
     fn csi_node(&self, _name: &str) -> Option<CSINode> {
         None
     }
 
-    /// A CSI driver.
+    /// The CSIDriver with this name.
     fn csi_driver(&self, _name: &str) -> Option<CSIDriver> {
         None
     }
 
-    /// The attachments of volumes to a node.
+    /// The VolumeAttachments to a node.
     fn volume_attachments(&self, _node: &str) -> Vec<VolumeAttachment> {
         Vec::new()
     }
 }
 
-/// No objects.
+/// A cluster without these objects.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoObjects;

@@ -1,4 +1,4 @@
-//! The fields of a pod that scheduling needs, read once per change.
+//! The fields of a pod that scheduling needs, converted once per change of the pod.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use crate::resources::Resources;
 /// A host port that a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort {
-    /// `0.0.0.0` is every address.
+    /// `0.0.0.0` means all addresses of the node, of both families.
     pub(crate) ip: String,
     pub(crate) protocol: String,
     pub(crate) port: i32,
 }
 
 impl HostPort {
-    /// The ports cannot be on one node.
+    /// Whether two pods with these ports cannot run on the same node.
     pub(crate) fn conflicts(&self, other: &Self) -> bool {
         let any = |p: &Self| p.ip == "0.0.0.0";
         self.port == other.port
@@ -30,17 +30,20 @@ impl HostPort {
     }
 }
 
-/// A term of pod affinity or anti-affinity. An empty list of namespaces is resolved to the
-/// namespace of its pod, a namespace selector is not.
+/// A term of pod affinity or anti-affinity. It applies to pods in `namespaces` and in the
+/// namespaces that `namespace_selector` selects.
 #[derive(Debug, Clone)]
 pub(crate) struct AffinityTerm {
+    /// If the term has neither namespaces nor a namespace selector: the namespace of its pod.
     pub(crate) namespaces: BTreeSet<String>,
     pub(crate) namespace_selector: Option<LabelSelector>,
+    /// Selects pods by their labels.
     pub(crate) selector: Option<LabelSelector>,
     pub(crate) topology_key: String,
 }
 
 impl AffinityTerm {
+    /// Converts a term of `pod`.
     fn new(term: &PodAffinityTerm, pod: &Pod) -> Self {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
@@ -55,22 +58,21 @@ impl AffinityTerm {
         }
     }
 
-    /// The term selects `pod`; `namespace_labels` returns the labels of a namespace. A term without
-    /// a label selector selects no pod.
+    /// Whether the term selects `pod`; `namespace_labels` returns the labels of a namespace. A term
+    /// without a label selector selects no pod.
     pub(crate) fn matches(
         &self,
         pod: &PodInfo,
         namespace_labels: &dyn Fn(&str) -> Option<Labels>,
     ) -> bool {
-        let here = self.namespaces.contains(&pod.namespace)
+        let in_namespace = self.namespaces.contains(&pod.namespace)
             || self.namespace_selector.as_ref().is_some_and(|s| {
+                // An empty selector selects all namespaces; their labels are not read.
                 client::labels::is_empty(s)
                     || client::labels::selects(s, namespace_labels(&pod.namespace).as_ref())
             });
-        here && self
-            .selector
-            .as_ref()
-            .is_some_and(|s| client::labels::selects(s, Some(&pod.labels)))
+        let selects_labels = |s: &LabelSelector| client::labels::selects(s, Some(&pod.labels));
+        in_namespace && self.selector.as_ref().is_some_and(selects_labels)
     }
 }
 
@@ -79,10 +81,15 @@ impl AffinityTerm {
 pub(crate) struct SpreadConstraint {
     pub(crate) max_skew: i64,
     pub(crate) topology_key: String,
+    /// `whenUnsatisfiable: DoNotSchedule`; otherwise the constraint only affects scores.
     pub(crate) hard: bool,
+    /// The label selector with the requirements of `matchLabelKeys`.
     pub(crate) selector: Option<LabelSelector>,
     pub(crate) min_domains: i64,
+    /// `nodeAffinityPolicy: Honor`, the default: count only nodes that match the pod's node
+    /// selector and affinity.
     pub(crate) honor_affinity: bool,
+    /// `nodeTaintsPolicy: Honor`: count only nodes whose taints the pod tolerates.
     pub(crate) honor_taints: bool,
 }
 
@@ -94,43 +101,68 @@ pub(crate) struct PodInfo {
     pub(crate) uid: String,
     pub(crate) labels: Labels,
     pub(crate) priority: i32,
+    /// The node that the pod is bound to; empty if it has none.
     pub(crate) node_name: String,
+    /// `status.nominatedNodeName`; empty if it has none.
     pub(crate) nominated: String,
+    /// `spec.schedulerName`.
     pub(crate) scheduler: String,
+    /// Names of the scheduling gates.
     pub(crate) gates: Vec<String>,
+    /// The pod has a deletion timestamp.
     pub(crate) deleting: bool,
+    /// The phase is `Succeeded` or `Failed`: the pod uses no resources of its node.
     pub(crate) terminal: bool,
+    /// `status.startTime` in seconds since the epoch; 0 if it is not set.
     pub(crate) started: i64,
+    /// `preemptionPolicy: Never`.
     pub(crate) never_preempts: bool,
+    /// The resources that the pod needs on a node; `pods` is 1.
     pub(crate) requests: Resources,
+    /// CPU for scores, in thousandths of a core: see [`Resources::non_zero`].
     pub(crate) non_zero_cpu: i64,
+    /// Memory for scores, in bytes: see [`Resources::non_zero`].
     pub(crate) non_zero_memory: i64,
+    /// Host ports.
     pub(crate) ports: Vec<HostPort>,
+    /// Images of all containers, init containers included.
     pub(crate) images: Vec<String>,
+    /// Number of all containers, init containers included.
     pub(crate) containers: usize,
+    /// Names of the PersistentVolumeClaims that the pod mounts.
     pub(crate) claims: Vec<String>,
+    /// The pod has claims of dynamic resource allocation (`spec.resourceClaims`).
     pub(crate) has_resource_claims: bool,
     pub(crate) node_selector: Labels,
+    /// Required node affinity: one of the terms must match the node.
     pub(crate) required_nodes: Option<Vec<NodeSelectorTerm>>,
+    /// Preferred node affinity with weights.
     pub(crate) preferred_nodes: Vec<(i64, NodeSelectorTerm)>,
     pub(crate) tolerations: Vec<Toleration>,
+    /// Required pod affinity.
     pub(crate) affinity: Vec<AffinityTerm>,
+    /// Required pod anti-affinity.
     pub(crate) anti_affinity: Vec<AffinityTerm>,
+    /// Preferred pod affinity with weights.
     pub(crate) preferred_affinity: Vec<(i64, AffinityTerm)>,
+    /// Preferred pod anti-affinity with weights.
     pub(crate) preferred_anti_affinity: Vec<(i64, AffinityTerm)>,
+    /// Topology spread constraints.
     pub(crate) spread: Vec<SpreadConstraint>,
 }
 
 impl PodInfo {
+    /// Namespace and name.
     pub(crate) fn key(&self) -> (String, String) {
         (self.namespace.clone(), self.name.clone())
     }
 
-    /// The pod uses this claim.
+    /// Whether the pod mounts this PersistentVolumeClaim.
     pub(crate) fn uses_claim(&self, namespace: &str, name: &str) -> bool {
         self.namespace == namespace && self.claims.iter().any(|claim| claim == name)
     }
 
+    /// Converts a pod. Fields that the pod does not have are empty or 0.
     pub(crate) fn new(pod: &Pod) -> Self {
         let meta = &pod.metadata;
         let status = pod.status.as_ref();
@@ -169,6 +201,7 @@ impl PodInfo {
             .flatten()
             .map(|c| spread_constraint(c, &self.labels))
             .collect();
+        // On the network of the host, a container port is a host port.
         let host_network = spec.host_network == Some(true);
         for container in spec
             .containers
@@ -179,6 +212,7 @@ impl PodInfo {
                 let number = port.host_port.unwrap_or(0);
                 let number = if number == 0 && host_network { port.container_port } else { number };
                 if number > 0 {
+                    // A missing IP, and the IPv6 form, mean all addresses, too.
                     let ip = port
                         .host_ip
                         .clone()
@@ -241,8 +275,9 @@ impl PodInfo {
         }
     }
 
-    /// The sum over all containers, but at least what any init container needs beside the sidecars
-    /// that start before it (KEP-753), or the pod-level requests (KEP-2837); plus overhead.
+    /// Computes the requests of the pod: the sum over containers and sidecars, but at least the
+    /// requests of each init container plus those of the sidecars that start before it (KEP-753).
+    /// Pod-level requests of CPU and memory replace that result (KEP-2837). The overhead is added.
     fn read_requests(&mut self, spec: &PodSpec) {
         let mut total = Resources::default();
         for container in &spec.containers {
@@ -252,30 +287,31 @@ impl PodInfo {
             self.non_zero_cpu += cpu;
             self.non_zero_memory += memory;
         }
+        // `peak` is the greatest amount during the init phase.
         let (mut sidecars, mut peak) = (Resources::default(), Resources::default());
         for container in spec.init_containers.iter().flatten() {
             let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-            let mut now = Resources::from_list(list);
+            let mut requests = Resources::from_list(list);
             if is_sidecar(container) {
-                total.add(&now);
-                sidecars.add(&now);
+                total.add(&requests);
+                sidecars.add(&requests);
                 let (cpu, memory) = Resources::non_zero(list);
                 self.non_zero_cpu += cpu;
                 self.non_zero_memory += memory;
                 peak.max(&sidecars);
             } else {
-                now.add(&sidecars);
-                peak.max(&now);
+                requests.add(&sidecars);
+                peak.max(&requests);
             }
         }
         total.max(&peak);
-        if let Some(whole) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-            let whole = Resources::from_list(Some(whole));
-            for (value, slot) in
-                [(whole.milli_cpu, &mut total.milli_cpu), (whole.memory, &mut total.memory)]
+        if let Some(pod_level) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+            let pod_level = Resources::from_list(Some(pod_level));
+            for (value, amount) in
+                [(pod_level.milli_cpu, &mut total.milli_cpu), (pod_level.memory, &mut total.memory)]
             {
                 if value > 0 {
-                    *slot = value;
+                    *amount = value;
                 }
             }
         }
@@ -288,11 +324,13 @@ impl PodInfo {
     }
 }
 
+/// Whether an init container is a sidecar (KEP-753): it runs as long as the containers of the pod.
 fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// Claims by name, those of generic ephemeral volumes included.
+/// Names of the PersistentVolumeClaims of a pod with the name `pod`. The claim of a generic
+/// ephemeral volume is named `<pod>-<volume>`.
 fn claims(spec: &PodSpec, pod: &str) -> Vec<String> {
     let claim =
         |v: &api::k8s::api::core::v1::Volume| match (&v.persistent_volume_claim, &v.ephemeral) {
@@ -303,7 +341,8 @@ fn claims(spec: &PodSpec, pod: &str) -> Vec<String> {
     spec.volumes.iter().flatten().filter_map(claim).collect()
 }
 
-/// `matchLabelKeys` become requirements with the pod's own values.
+/// Converts a constraint of a pod with these labels. `matchLabelKeys` become requirements of the
+/// selector with the pod's own values.
 fn spread_constraint(constraint: &TopologySpreadConstraint, labels: &Labels) -> SpreadConstraint {
     let mut selector = constraint.label_selector.clone();
     for key in constraint.match_label_keys.iter().flatten() {
@@ -341,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn init_container_counts_beside_the_sidecars_before_it() {
+    fn requests_include_sidecars_before_an_init_container_and_the_overhead() {
         let cpu =
             |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
         let mut sidecar = cpu("s", "100m");

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Why a node does not fit.
+/// The reasons why a plugin rejects a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rejection {
     /// Name of the plugin that rejected the node; set by the framework.
     pub(crate) plugin: &'static str,
-    /// Texts as kube-scheduler prints them.
+    /// The texts of kube-scheduler.
     pub(crate) reasons: Vec<Cow<'static, str>>,
-    /// Removing pods from the node would not help (`UnschedulableAndUnresolvable`).
+    /// Preemption on the node would not make the pod fit (`UnschedulableAndUnresolvable`).
     pub(crate) unresolvable: bool,
 }
 
@@ -26,7 +26,7 @@ impl Rejection {
     }
 }
 
-/// No node fits.
+/// The error of a scheduling cycle in which no node fits the pod.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FitError {
     /// The rejection of each node, with the index of the node in the snapshot.
@@ -36,6 +36,7 @@ pub(crate) struct FitError {
 }
 
 impl FitError {
+    /// Returns the message of the pod's condition, such as
     /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
     pub(crate) fn message(&self) -> String {
         if self.nodes == 0 {
@@ -45,7 +46,7 @@ impl FitError {
         available_nodes(self.nodes, reasons.map(AsRef::as_ref))
     }
 
-    /// Names of the plugins that rejected a node.
+    /// Names of the plugins that rejected at least one node, sorted.
     pub(crate) fn plugins(&self) -> Vec<&'static str> {
         let mut all: Vec<&'static str> = self.rejections.iter().map(|(_, r)| r.plugin).collect();
         all.sort_unstable();
@@ -54,7 +55,8 @@ impl FitError {
     }
 }
 
-/// `0/3 nodes are available: 1 one reason, 2 another.`, with the counted reasons sorted as text.
+/// Formats `0/3 nodes are available: 1 one reason, 2 another.` As upstream, sorts the reasons with
+/// their counts as text.
 pub(crate) fn available_nodes<'a>(nodes: usize, reasons: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for reason in reasons {

@@ -1,11 +1,11 @@
-//! Amounts of resources: CPU in thousandths of a core, the rest in whole units.
+//! Amounts of resources: CPU in thousandths of a core, the others in whole units, such as bytes.
 
 use std::collections::BTreeMap;
 
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
 
-/// Requests that scores assume for a container without any (`schedutil.DefaultMilliCPURequest`,
-/// `DefaultMemoryRequest`).
+/// Requests that scores assume for a container without them (`schedutil.DefaultMilliCPURequest`,
+/// `DefaultMemoryRequest`), so that such containers spread over the nodes, too.
 const DEFAULT_MILLI_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
@@ -16,15 +16,18 @@ pub(crate) struct Resources {
     pub(crate) memory: i64,
     pub(crate) ephemeral_storage: i64,
     pub(crate) pods: i64,
+    /// Huge pages and extended resources by name.
     pub(crate) others: BTreeMap<String, i64>,
 }
 
+/// Converts a quantity; an invalid one, which the API server rejects, counts as 0.
 fn amount(name: &str, quantity: &Quantity) -> i64 {
     let Ok(parsed) = api::quantity::Quantity::parse(&quantity.0) else { return 0 };
     if name == "cpu" { parsed.milli_value() } else { parsed.value() }
 }
 
 impl Resources {
+    /// Converts a resource list, such as `requests` or `allocatable`.
     pub(crate) fn from_list(list: Option<&BTreeMap<String, Quantity>>) -> Self {
         let mut out = Self::default();
         for (name, quantity) in list.into_iter().flatten() {
@@ -33,7 +36,8 @@ impl Resources {
         out
     }
 
-    fn slot(&mut self, name: &str) -> &mut i64 {
+    /// The amount of a resource, added as 0 if it is missing.
+    fn amount_mut(&mut self, name: &str) -> &mut i64 {
         match name {
             "cpu" => &mut self.milli_cpu,
             "memory" => &mut self.memory,
@@ -44,9 +48,10 @@ impl Resources {
     }
 
     fn set(&mut self, name: &str, value: i64) {
-        *self.slot(name) = value;
+        *self.amount_mut(name) = value;
     }
 
+    /// The amount of a resource; 0 if it is missing.
     pub(crate) fn get(&self, name: &str) -> i64 {
         match name {
             "cpu" => self.milli_cpu,
@@ -57,7 +62,7 @@ impl Resources {
         }
     }
 
-    /// Every resource with its amount, in a fixed order.
+    /// Every resource except `pods` with its amount, in a fixed order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         let named = [
             ("cpu", self.milli_cpu),
@@ -67,31 +72,37 @@ impl Resources {
         named.into_iter().chain(self.others.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
+    /// Adds the amounts of `other`, `pods` included.
     pub(crate) fn add(&mut self, other: &Self) {
         for (name, value) in other.iter() {
-            *self.slot(name) += value;
+            *self.amount_mut(name) += value;
         }
         self.pods += other.pods;
     }
 
+    /// Subtracts the amounts of `other`, `pods` included.
     pub(crate) fn subtract(&mut self, other: &Self) {
         for (name, value) in other.iter() {
-            *self.slot(name) -= value;
+            *self.amount_mut(name) -= value;
         }
         self.pods -= other.pods;
     }
 
-    /// The greater of both, resource by resource.
+    /// Sets each resource except `pods` to the greater amount of both.
     pub(crate) fn max(&mut self, other: &Self) {
         for (name, value) in other.iter() {
-            let slot = self.slot(name);
-            *slot = (*slot).max(value);
+            let amount = self.amount_mut(name);
+            *amount = (*amount).max(value);
         }
     }
 
-    /// CPU and memory of one container for scoring, with defaults for missing requests.
+    /// CPU and memory that scores assume for a container with these requests. Missing requests have
+    /// defaults; an explicit request of 0 has none.
     pub(crate) fn non_zero(list: Option<&BTreeMap<String, Quantity>>) -> (i64, i64) {
-        let stated = |name: &str| list.and_then(|l| l.get(name)).map(|q| amount(name, q));
-        (stated("cpu").unwrap_or(DEFAULT_MILLI_CPU), stated("memory").unwrap_or(DEFAULT_MEMORY))
+        let requested = |name: &str| list.and_then(|l| l.get(name)).map(|q| amount(name, q));
+        (
+            requested("cpu").unwrap_or(DEFAULT_MILLI_CPU),
+            requested("memory").unwrap_or(DEFAULT_MEMORY),
+        )
     }
 }

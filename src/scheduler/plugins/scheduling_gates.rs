@@ -1,4 +1,5 @@
-//! SchedulingGates: a pod waits until its scheduling gates are removed.
+//! SchedulingGates: a pod enters the scheduling queue only after all its scheduling gates are
+//! removed.
 
 use crate::framework::Plugin;
 use crate::pod_info::PodInfo;
