@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An address family; allocators, maps and tables are per family.
+/// An IP address family. Allocators, nftables maps and routing tables exist once per family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -16,7 +16,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, in order.
+    /// Both families, IPv4 first.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     /// The family of an address.
@@ -32,7 +32,8 @@ impl Family {
         }
     }
 
-    /// `AF_INET` or `AF_INET6`, which are also `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+    /// The number of the family in netlink messages: `AF_INET` or `AF_INET6`, which are also
+    /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
     pub fn number(self) -> u8 {
         match self {
             Self::V4 => 2,
@@ -70,7 +71,7 @@ pub fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The address of 4 or 16 bytes.
+/// The address with these bytes in network order; `None` unless there are 4 or 16.
 pub fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(four));
@@ -78,10 +79,12 @@ pub fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-/// A CIDR block; host bits are zero.
+/// A CIDR block such as `10.42.0.0/16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
+    /// The lowest address: all host bits are zero.
     address: IpAddr,
+    /// The prefix length in bits.
     prefix: u8,
 }
 
@@ -90,7 +93,8 @@ pub struct Cidr {
 #[error("{0:?} is not an address block such as 10.42.0.0/16")]
 pub struct BadCidr(pub String);
 
-/// Converts an address to a number.
+/// Converts an address to the number that its bytes form, to calculate with addresses of both
+/// families alike.
 pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(u32::from(a)),
@@ -98,7 +102,7 @@ pub fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Converts a number to an address of this family.
+/// Converts a number from [`number`] back to an address of this family.
 pub fn address(family: Family, number: u128) -> IpAddr {
     match family {
         // Only values below 2^32 reach this arm: they result from arithmetic within a V4 block.
@@ -108,7 +112,7 @@ pub fn address(family: Family, number: u128) -> IpAddr {
 }
 
 impl Cidr {
-    /// The block of `prefix` bits that contains an address; host bits are cleared.
+    /// The block with a prefix of `prefix` bits that contains `ip`; host bits of `ip` are cleared.
     ///
     /// # Errors
     /// When the prefix is longer than the address.
@@ -117,12 +121,14 @@ impl Cidr {
         if prefix > family.bits() {
             return Err(BadCidr(format!("{ip}/{prefix}")));
         }
-        let host = u32::from(family.bits() - prefix);
-        let cleared = number(ip).checked_shr(host).unwrap_or(0).checked_shl(host).unwrap_or(0);
+        let host_bits = u32::from(family.bits() - prefix);
+        // `::/0` has 128 host bits, a shift that `>>` and `<<` do not support.
+        let cleared =
+            number(ip).checked_shr(host_bits).unwrap_or(0).checked_shl(host_bits).unwrap_or(0);
         Ok(Self { address: address(family, cleared), prefix })
     }
 
-    /// The block of one address.
+    /// The block that contains this address only.
     pub fn host(ip: IpAddr) -> Self {
         Self { address: ip, prefix: Family::of(ip).bits() }
     }
@@ -134,23 +140,24 @@ impl Cidr {
 
     /// The highest address.
     pub fn last(&self) -> IpAddr {
-        let host = u32::from(self.family().bits() - self.prefix);
-        let ones = u128::MAX.checked_shr(u128::BITS - host).unwrap_or(0);
-        address(self.family(), number(self.address) | ones)
+        let host_bits = u32::from(self.family().bits() - self.prefix);
+        // A block of one address has no host bits: the shift by 128 fails, and the mask is 0.
+        let host_mask = u128::MAX.checked_shr(u128::BITS - host_bits).unwrap_or(0);
+        address(self.family(), number(self.address) | host_mask)
     }
 
-    /// The number of addresses, at most `u128::MAX`.
+    /// The number of addresses; `u128::MAX` for `::/0`, which has one more.
     pub fn size(&self) -> u128 {
         1_u128.checked_shl(u32::from(self.family().bits() - self.prefix)).unwrap_or(u128::MAX)
     }
 
-    /// The address at this index, if the block has it.
+    /// The address at this index, counted from 0 at the lowest; `None` beyond the block.
     pub fn nth(&self, index: u128) -> Option<IpAddr> {
         (index < self.size())
             .then(|| address(self.family(), number(self.address).saturating_add(index)))
     }
 
-    /// The index of an address, if the block has it.
+    /// The index of an address, as for [`Cidr::nth`]; `None` outside of the block.
     pub fn index_of(&self, ip: IpAddr) -> Option<u128> {
         self.contains(ip).then(|| number(ip) - number(self.address))
     }
@@ -176,13 +183,14 @@ impl Cidr {
         self.contains(other.address) || other.contains(self.address)
     }
 
-    /// The bytes of the network mask.
+    /// The bytes of the network mask in network order.
     pub fn mask(&self) -> Vec<u8> {
-        let mut left = usize::from(self.prefix);
+        let mut prefix_left = usize::from(self.prefix);
         (0..self.family().length())
             .map(|_| {
-                let bits = left.min(8);
-                left -= bits;
+                let bits = prefix_left.min(8);
+                prefix_left -= bits;
+                // The low byte of 0xff00 shifted by `bits` begins with `bits` ones.
                 u8::try_from(0xff00_u16 >> bits & 0xff).unwrap_or(0)
             })
             .collect()
@@ -223,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_both_families_know_their_bounds() {
+    fn blocks_of_both_families_have_bounds_indexes_and_masks() {
         let four: Cidr = "10.42.3.7/24".parse().unwrap();
         assert_eq!(four.to_string(), "10.42.3.0/24");
         assert_eq!(four.last().to_string(), "10.42.3.255");

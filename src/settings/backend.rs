@@ -9,14 +9,14 @@ use crate::addr::Family;
 
 /// Bytes that VXLAN adds over IPv4: outer IP header, UDP, VXLAN, inner Ethernet header (20 + 8 + 8
 /// + 14).
-const OVERHEAD_V4: u32 = 50;
-/// The same over IPv6, whose header has 40 bytes.
-const OVERHEAD_V6: u32 = 70;
+const VXLAN_OVERHEAD_V4: u32 = 50;
+/// Bytes that VXLAN adds over IPv6, whose outer IP header has 40 bytes instead of 20.
+const VXLAN_OVERHEAD_V6: u32 = 70;
 /// Bytes that WireGuard adds over IPv4: outer IP header, UDP, its own header, authentication (20 +
 /// 8 + 16 + 16).
-const WIREGUARD_V4: u32 = 60;
-/// The same over IPv6.
-const WIREGUARD_V6: u32 = 80;
+const WIREGUARD_OVERHEAD_V4: u32 = 60;
+/// Bytes that WireGuard adds over IPv6, whose outer IP header has 40 bytes instead of 20.
+const WIREGUARD_OVERHEAD_V6: u32 = 80;
 
 /// The overlay backends, with the names of `--flannel-backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ pub enum Backend {
 /// Why a text is not the name of a supported backend.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadBackend {
-    /// A backend of flannel that this version does not support.
+    /// A backend that flannel or k3s has, or had, and kube-lite does not.
     #[error(
         "{0} is not supported; use auto, vxlan, host-gw, wireguard-native (which encrypts) or none"
     )]
@@ -53,7 +53,7 @@ impl Backend {
         matches!(self, Self::Auto | Self::HostGateway)
     }
 
-    /// Whether VXLAN is used.
+    /// Whether VXLAN connects at least some nodes.
     pub fn tunnels(self) -> bool {
         matches!(self, Self::Auto | Self::Vxlan)
     }
@@ -63,24 +63,24 @@ impl Backend {
         self == Self::WireGuard
     }
 
-    /// The overhead in bytes of a packet between pods of different nodes, in a cluster with these
-    /// families.
+    /// The bytes by which the MTU of pods is smaller than the MTU of the link between nodes. Nodes
+    /// may reach each other over any of `families`, so the largest overhead counts.
     pub fn overhead(self, families: &[Family]) -> u32 {
         families.iter().map(|family| self.overhead_over(*family)).max().unwrap_or(0)
     }
 
-    /// The overhead in bytes of a packet over one family.
+    /// The bytes that the backend adds to a packet between nodes that use this family.
     pub fn overhead_over(self, family: Family) -> u32 {
         match (self, family) {
             (Self::HostGateway | Self::None, _) => 0,
-            (Self::Auto | Self::Vxlan, Family::V4) => OVERHEAD_V4,
-            (Self::Auto | Self::Vxlan, Family::V6) => OVERHEAD_V6,
-            (Self::WireGuard, Family::V4) => WIREGUARD_V4,
-            (Self::WireGuard, Family::V6) => WIREGUARD_V6,
+            (Self::Auto | Self::Vxlan, Family::V4) => VXLAN_OVERHEAD_V4,
+            (Self::Auto | Self::Vxlan, Family::V6) => VXLAN_OVERHEAD_V6,
+            (Self::WireGuard, Family::V4) => WIREGUARD_OVERHEAD_V4,
+            (Self::WireGuard, Family::V6) => WIREGUARD_OVERHEAD_V6,
         }
     }
 
-    /// The value of the flag.
+    /// The value of `--flannel-backend`, which is also the value in the JSON of the settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_flannels_and_what_is_missing_is_refused_by_name() {
+    fn names_are_those_of_flannel_and_unsupported_ones_are_refused_by_name() {
         for name in ["auto", "vxlan", "host-gw", "wireguard-native", "none"] {
             assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_leave_room_for_the_tunnel_of_the_larger_header() {
+    fn the_overhead_is_that_of_the_family_with_the_larger_header() {
         let both = [Family::V4, Family::V6];
         assert_eq!(Backend::Vxlan.overhead(&both[..1]), 50);
         assert_eq!(Backend::Auto.overhead(&both), 70);

@@ -19,13 +19,13 @@ pub use backend::{Backend, BadBackend};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSettings {
-    /// Pod ranges, one per family.
+    /// Ranges of pod addresses (`--cluster-cidr`), one per family.
     pub cluster_cidrs: Vec<Cidr>,
-    /// Service ranges, one per family.
+    /// Ranges of Service addresses (`--service-cidr`), one per family.
     pub service_cidrs: Vec<Cidr>,
     /// Addresses of the cluster DNS, one per family; empty if it is disabled.
     pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster.
+    /// DNS domain of the cluster, such as `cluster.local`.
     pub cluster_domain: String,
     /// Whether nodes run the service proxy.
     pub proxy: bool,
@@ -35,7 +35,7 @@ pub struct ClusterSettings {
     /// The overlay backend, unless a node's own flag overrides it.
     #[serde(default)]
     pub backend: Backend,
-    /// MTU of pods in bytes; without it each node has its own, by its link to the others.
+    /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_mtu: Option<u32>,
     /// Addresses of the servers' API, `host:port`.
@@ -43,7 +43,8 @@ pub struct ClusterSettings {
     pub servers: Vec<String>,
 }
 
-/// The settings of a cluster without ranges, DNS and servers; components are on.
+/// Settings without ranges, DNS and servers, in which all components are enabled. The default of a
+/// field that is missing in the JSON is at the field and may differ.
 impl Default for ClusterSettings {
     fn default() -> Self {
         Self {
@@ -61,8 +62,8 @@ impl Default for ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// The names of the fields that differ, as in log messages. The servers are left out: a running
-    /// node updates them.
+    /// The names of the fields that differ, in the words of log messages. `servers` is not
+    /// compared: a running node applies its changes, while all other fields need a restart.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let all = [
             ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
@@ -77,13 +78,13 @@ impl ClusterSettings {
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// Ports of the servers' API.
+    /// Ports of the servers whose address is an IP address; those with a host name are left out.
     pub fn api_ports(&self) -> Vec<u16> {
         let addresses = self.servers.iter().filter_map(|server| server.parse::<SocketAddr>().ok());
         addresses.map(|address| address.port()).collect()
     }
 
-    /// The address families of pods.
+    /// The address families of pods, IPv4 first.
     pub fn families(&self) -> Vec<Family> {
         let has = |family: &Family| self.cluster_cidrs.iter().any(|cidr| cidr.family() == *family);
         Family::ALL.into_iter().filter(has).collect()
@@ -94,10 +95,9 @@ impl ClusterSettings {
 mod tests {
     use super::*;
 
-    /// The JSON of a server of version 0.1.0 that did not send the overlay and network policies
-    /// yet.
+    /// The JSON of a server of version 0.1.0, which sends an empty backend and no network policies.
     #[test]
-    fn settings_of_an_older_server_have_defaults() {
+    fn fields_that_an_older_server_does_not_send_have_defaults() {
         let text = r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],
             "clusterDns":["10.43.0.10"],"clusterDomain":"cluster.local","proxy":true,"backend":"",
             "servers":["192.0.2.1:6443","name:6443"]}"#;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_keep_their_form_between_servers_and_nodes() {
+    fn settings_are_equal_after_json_and_differences_name_the_changed_fields() {
         let settings = ClusterSettings {
             cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
             service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
