@@ -1,4 +1,4 @@
-//! Collects durations into a histogram.
+//! A histogram of durations to which several tasks add without a lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use crate::contract::{BOUNDS, Histogram};
 
-/// Collects a [`Histogram`].
+/// Counters from which a [`Histogram`] is read. The counters are read one by one, so a duration
+/// that is added meanwhile may be in some of them only.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
+    /// As [`Histogram::within`].
     within: [AtomicU64; BOUNDS.len()],
+    /// Number of durations.
     count: AtomicU64,
+    /// Sum of the durations in nanoseconds.
     nanos: AtomicU64,
 }
 
@@ -18,10 +22,10 @@ impl Timing {
     /// Adds a duration.
     pub(crate) fn observe(&self, took: Duration) {
         let seconds = took.as_secs_f64();
-        if let Some(within) =
+        if let Some(bucket) =
             BOUNDS.iter().position(|bound| seconds <= *bound).and_then(|i| self.within.get(i))
         {
-            within.fetch_add(1, Relaxed);
+            bucket.fetch_add(1, Relaxed);
         }
         self.count.fetch_add(1, Relaxed);
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
@@ -34,8 +38,8 @@ impl Timing {
             sum: Duration::from_nanos(self.nanos.load(Relaxed)),
             ..Histogram::default()
         };
-        for (shown, within) in histogram.within.iter_mut().zip(&self.within) {
-            *shown = within.load(Relaxed);
+        for (copy, bucket) in histogram.within.iter_mut().zip(&self.within) {
+            *copy = bucket.load(Relaxed);
         }
         histogram
     }
@@ -46,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_stand_under_the_first_bound_they_do_not_exceed() {
+    fn a_duration_counts_in_the_bucket_of_the_first_bound_that_it_does_not_exceed() {
         let timing = Timing::default();
         for millis in [1, 3, 9_000] {
             timing.observe(Duration::from_millis(millis));
