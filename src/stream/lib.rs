@@ -1,8 +1,9 @@
-//! Byte streams over HTTP upgrades for exec, attach, port-forward and proxies, over SPDY/3.1 and
-//! WebSocket.
+//! Byte streams over HTTP upgrades, for exec, attach, port-forward and proxies.
 //!
-//! [`opening`] limits the time for the first bytes; [`upgrade`] sends and relays upgraded
-//! connections; [`bridge`] translates the client's protocol to the runtime's.
+//! [`spdy`] and [`websocket`] implement the protocols; [`upgrade`] sends requests over connections
+//! of their own and relays upgraded connections; [`bridge`] translates the client's protocol to
+//! that of the container runtime; [`opening`] limits the time until the first bytes of a
+//! connection.
 
 pub mod bridge;
 pub mod opening;

@@ -1,5 +1,5 @@
-//! HTTP/1.1 requests over a separate connection, and upgrades relayed from one connection to
-//! another.
+//! HTTP/1.1 requests over a connection of their own, and the relay of an upgraded connection from a
+//! client to a backend.
 
 use base::{Kind, Tasks};
 use bytes::Bytes;
@@ -12,9 +12,9 @@ use hyper_util::rt::TokioIo;
 
 use base::io::{self, BoxIo};
 
-/// Error of a body.
+/// Error of reading a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// A body of any type.
+/// A body whose concrete type is hidden, so that relayed and own responses have one type.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// Why a request got no response.
@@ -44,7 +44,7 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Whether a header with a list of tokens contains this one, ignoring case.
+/// Whether a header whose value is a comma-separated list contains this token, ignoring case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     headers
         .get_all(name)
@@ -54,17 +54,18 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
         .any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Whether the request asks for an upgrade.
+/// Whether a request with these headers requests an upgrade.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     has_token(headers, &CONNECTION, "upgrade")
 }
 
-/// Whether the request asks for WebSocket.
+/// Whether a request with these headers requests an upgrade to WebSocket.
 pub fn is_websocket(headers: &HeaderMap) -> bool {
     is_upgrade(headers) && has_token(headers, &UPGRADE, "websocket")
 }
 
-/// Sends one request over a new connection; a task drives the rest of the exchange.
+/// Sends one request over the connection `io`, which carries nothing else. A task of `tasks` drives
+/// the connection until the response, or the upgraded connection, ends.
 ///
 /// # Errors
 /// When no response arrives.
@@ -83,7 +84,7 @@ where
         tokio::select! {
             ended = connection.with_upgrades() => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "an exchange ended early");
+                    tracing::debug!(%error, "upgrade: the HTTP connection failed");
                 }
             }
             () = shutdown.requested() => {}
@@ -93,12 +94,12 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-/// Relays an upgrade: sends the same request to the backend at `io`, and after its 101 copies bytes
-/// in both directions.
+/// Relays an upgrade: sends the request to the backend at `io`, and after the backend answered 101
+/// copies bytes in both directions.
 ///
-/// `request` must be the client's with its upgrade in the extensions, which are kept until the
-/// connections end; its URI and headers are sent to the backend. A refusal of the backend is
-/// returned unchanged.
+/// `request` must be the request that hyper received, because its extensions contain the client's
+/// upgrade; they are kept until the connections end. Its method, URI and headers are sent to the
+/// backend. A response with status 400 or above is returned unchanged.
 ///
 /// # Errors
 /// When the backend does not answer, or answers with neither 101 nor a refusal.
@@ -108,38 +109,43 @@ pub async fn relay<B>(
     tasks: &Tasks,
 ) -> Result<Response<Body>, Error> {
     let client = hyper::upgrade::on(&mut request);
+    // A request for an upgrade has no body: what follows belongs to the upgraded connection.
     let (parts, _) = request.into_parts();
-    let mut onward = Request::new(empty());
-    *onward.method_mut() = parts.method;
-    *onward.uri_mut() = parts.uri;
-    *onward.headers_mut() = parts.headers;
-    let mut response = send(io, onward, tasks).await?;
+    let mut backend_request = Request::new(empty());
+    *backend_request.method_mut() = parts.method;
+    *backend_request.uri_mut() = parts.uri;
+    *backend_request.headers_mut() = parts.headers;
+    let mut response = send(io, backend_request, tasks).await?;
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
             let backend = hyper::upgrade::on(&mut response);
             splice(client, backend, parts.extensions, tasks);
-            let (answered, _) = response.into_parts();
-            let mut answer = Response::new(empty());
-            *answer.status_mut() = answered.status;
-            *answer.headers_mut() = answered.headers;
-            Ok(answer)
+            let (parts, _) = response.into_parts();
+            let mut client_response = Response::new(empty());
+            *client_response.status_mut() = parts.status;
+            *client_response.headers_mut() = parts.headers;
+            Ok(client_response)
         }
+        // Includes redirects: a client that follows one would send its credentials to an address
+        // that the backend chooses (CVE-2020-8559).
         status if status.as_u16() < 400 => Err(Error::NotUpgraded(status.as_u16())),
         _ => Ok(response.map(|body| body.map_err(Into::into).boxed_unsync())),
     }
 }
 
-/// Connects two connections once both are upgraded; `kept` is dropped after them.
-fn splice(client: OnUpgrade, backend: OnUpgrade, kept: http::Extensions, tasks: &Tasks) {
+/// Copies bytes between two connections in both directions once both are upgraded. The extensions
+/// of the request are dropped when the copy ends: they contain values of filters, such as metrics
+/// of running requests, that must not end before.
+fn splice(client: OnUpgrade, backend: OnUpgrade, extensions: http::Extensions, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "upgraded", async move {
         match tokio::try_join!(client, backend) {
             Ok((client, backend)) => {
                 io::join(TokioIo::new(client), TokioIo::new(backend), &shutdown).await;
             }
-            Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
+            Err(error) => tracing::debug!(%error, "upgrade: cannot upgrade both connections"),
         }
-        drop(kept);
+        drop(extensions);
         Ok::<(), std::convert::Infallible>(())
     });
 }
@@ -151,36 +157,36 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// The response to a client that requests an upgrade and sends a second request right behind
-    /// it, and the bytes of both that reach the backend, which answers `reply`.
+    /// Sends a request for an upgrade and a second request directly after it through [`relay`] to a
+    /// backend that answers `reply`. Returns the response to the client, and the bytes that the
+    /// backend receives.
     #[expect(clippy::disallowed_methods, reason = "both ends of a test end with it")]
     async fn exchange(reply: &'static str) -> (String, String) {
         let tasks = Tasks::new(Shutdown::new());
         let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = backend.local_addr().unwrap();
-        let heard = tokio::spawn(async move {
+        let backend_address = backend.local_addr().unwrap();
+        let backend_task = tokio::spawn(async move {
             let (mut stream, _) = backend.accept().await.unwrap();
-            let mut heard = vec![0; 4096];
-            let first = stream.read(&mut heard).await.unwrap();
-            heard.truncate(first);
+            let mut received = vec![0; 4096];
+            let length = stream.read(&mut received).await.unwrap();
+            received.truncate(length);
             stream.write_all(reply.as_bytes()).await.unwrap();
             // Reads until the peer has finished.
-            let _ = stream.read_to_end(&mut heard).await;
-            String::from_utf8_lossy(&heard).into_owned()
+            let _ = stream.read_to_end(&mut received).await;
+            String::from_utf8_lossy(&received).into_owned()
         });
         let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let door = front.local_addr().unwrap();
-        let own = tasks.clone();
+        let front_address = front.local_addr().unwrap();
+        let relay_tasks = tasks.clone();
         let serving = tokio::spawn(async move {
             let (stream, _) = front.accept().await.unwrap();
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let tasks = own.clone();
+                let tasks = relay_tasks.clone();
                 async move {
-                    let asked = request.uri().path().to_owned();
-                    if asked != "/exec" {
+                    if request.uri().path() != "/exec" {
                         return Ok::<_, std::convert::Infallible>(Response::new(full("own")));
                     }
-                    let io: BoxIo = Box::new(TcpStream::connect(at).await.unwrap());
+                    let io: BoxIo = Box::new(TcpStream::connect(backend_address).await.unwrap());
                     Ok(relay(io, request, &tasks).await.unwrap_or_else(|error| {
                         let mut answer = Response::new(full(error.to_string()));
                         *answer.status_mut() = StatusCode::BAD_GATEWAY;
@@ -193,7 +199,7 @@ mod tests {
                 .with_upgrades();
             let _ = connection.await;
         });
-        let mut client = TcpStream::connect(door).await.unwrap();
+        let mut client = TcpStream::connect(front_address).await.unwrap();
         client
             .write_all(
                 b"GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n\
@@ -207,11 +213,12 @@ mod tests {
         tasks.shutdown().request();
         tasks.drain(std::time::Duration::from_secs(5)).await;
         serving.await.unwrap();
-        (String::from_utf8_lossy(&answer).into_owned(), heard.await.unwrap())
+        (String::from_utf8_lossy(&answer).into_owned(), backend_task.await.unwrap())
     }
 
-    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade receives no further bytes
-    /// of the client. CVE-2020-8559: a redirect is not a response to an upgrade.
+    /// C1.11 and C2.1 of `tests/security.md`. CVE-2018-1002105: a backend that refuses the upgrade
+    /// receives no further bytes of the client. CVE-2020-8559: a redirect is not a response to an
+    /// upgrade.
     #[tokio::test]
     async fn a_refused_upgrade_sends_no_further_bytes_to_the_backend() {
         for (reply, want) in [
@@ -225,19 +232,20 @@ mod tests {
                 "invalid upgrade response: status code 302",
             ),
         ] {
-            let (answer, heard) = exchange(reply).await;
+            let (answer, received) = exchange(reply).await;
             assert!(answer.contains(want), "{reply}: {answer}");
-            assert!(heard.starts_with("GET /exec") && !heard.contains("secret"), "{heard}");
+            assert!(received.starts_with("GET /exec"), "{received}");
+            assert!(!received.contains("secret"), "{received}");
         }
     }
 
     #[tokio::test]
     async fn an_accepted_upgrade_relays_bytes() {
-        let (answer, heard) = exchange(
+        let (answer, received) = exchange(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello",
         )
         .await;
         assert!(answer.starts_with("HTTP/1.1 101") && answer.ends_with("hello"), "{answer}");
-        assert!(heard.contains("DELETE /secret"), "{heard}");
+        assert!(received.contains("DELETE /secret"), "{received}");
     }
 }

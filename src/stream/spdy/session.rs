@@ -1,4 +1,5 @@
-//! A connection with many streams: one task reads, one writes, streams have short queues.
+//! A SPDY connection with many streams: one task reads frames, one writes them, and each stream has
+//! a short queue of received bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +22,16 @@ const STREAMS_MAX: usize = 256;
 const WRITES_MAX: usize = 8;
 /// Capacity of a stream's queue of received pieces.
 const PIECES_MAX: usize = 4;
-/// Maximum size of a piece in bytes, read or written.
+/// Maximum size in bytes of a piece, the part of a stream that is read or written at once.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Capacity of the queue of streams to accept.
 const ACCEPTS_MAX: usize = 16;
-/// Timeout of the peer's accept of a stream (upstream's `DefaultStreamCreationTimeout`).
+/// Maximum wait until the peer accepts a stream (upstream's `DefaultStreamCreationTimeout`).
 const OPEN_MAX: Duration = Duration::from_secs(30);
+/// Status of a reset: the receiver does not accept the stream.
+const REFUSED_STREAM: u32 = 3;
+/// Status of a reset: the sender needs the stream no longer.
+const CANCEL: u32 = 5;
 
 /// The role of this side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,41 +46,50 @@ pub enum Role {
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The connection failed.
-    #[error("the connection broke: {0}")]
+    #[error("the SPDY connection failed: {0}")]
     Io(#[from] std::io::Error),
     /// The peer violated SPDY/3.1.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The connection or stream is closed.
-    #[error("the stream is closed")]
+    #[error("the SPDY stream is closed")]
     Closed,
-    /// The peer refused a stream.
-    #[error("the stream was refused")]
+    /// The peer refused a stream, or the connection already has the maximum number of streams.
+    #[error("the SPDY stream was refused")]
     Refused,
-    /// The peer did not answer.
-    #[error("the stream was not accepted in time")]
+    /// The peer neither accepted nor refused a stream.
+    #[error("the peer did not accept the SPDY stream in time")]
     TimedOut,
 }
 
 /// The reading task's state of a stream.
 struct StreamState {
+    /// Queue of received pieces; `None` once the peer has finished sending.
     pieces: Option<mpsc::Sender<Bytes>>,
+    /// Whether the peer accepts the stream, for [`Connection::open`]; `None` once it has answered,
+    /// and for streams that the peer opened.
     replied: Option<oneshot::Sender<bool>>,
 }
 
+/// The open streams of a connection by id.
 #[derive(Default)]
 struct Table {
     streams: Mutex<HashMap<u32, StreamState>>,
-    /// Whether the stream's reader is gone; accessed under the lock.
+    /// Whether the reading task has ended, so that no stream may be added; accessed under the lock
+    /// of `streams`.
     ended: AtomicBool,
 }
 
 /// A connection; dropping it closes all its streams.
 pub struct Connection {
     table: Arc<Table>,
+    /// Queue of the writing task.
     writes: mpsc::Sender<Frame>,
+    /// Id of the next stream that this side opens.
     next: AtomicU32,
+    /// Streams that the peer opened.
     accepted: Option<mpsc::Receiver<Stream>>,
+    /// Ends both tasks.
     stop: Shutdown,
 }
 
@@ -100,7 +114,7 @@ impl Connection {
             accept,
             inflater: Inflater::default(),
             role,
-            last: 0,
+            last_id: 0,
         };
         let (reading, writing) = (stop.clone(), stop.clone());
         tasks.spawn(Kind::Request, "spdy-read", reader.run(reading));
@@ -134,6 +148,8 @@ impl Connection {
 }
 
 impl Table {
+    /// Adds a stream; `None` if the connection has ended or has too many streams, or the id is in
+    /// use.
     fn add(
         self: &Arc<Self>,
         id: u32,
@@ -152,26 +168,29 @@ impl Table {
         Some(Stream { id, headers, pieces, writer: Writer { id, writes, table } })
     }
 
+    /// The queue of a stream's received pieces.
     fn sender(&self, id: u32) -> Option<mpsc::Sender<Bytes>> {
-        self.streams.lock().get(&id).and_then(|e| e.pieces.clone())
+        self.streams.lock().get(&id).and_then(|stream| stream.pieces.clone())
     }
 
     /// Records that the peer has finished sending.
     fn finish(&self, id: u32) {
-        if let Some(entry) = self.streams.lock().get_mut(&id) {
-            entry.pieces = None;
+        if let Some(stream) = self.streams.lock().get_mut(&id) {
+            stream.pieces = None;
         }
     }
 
-    fn reply(&self, id: u32, good: bool) {
-        let replied = self.streams.lock().get_mut(&id).and_then(|e| e.replied.take());
+    /// Passes the peer's answer to [`Connection::open`].
+    fn reply(&self, id: u32, is_accepted: bool) {
+        let replied = self.streams.lock().get_mut(&id).and_then(|stream| stream.replied.take());
         if let Some(replied) = replied {
-            let _ = replied.send(good);
+            // Nothing waits any more if `open` timed out.
+            let _ = replied.send(is_accepted);
         }
     }
 }
 
-/// The sending half of a stream.
+/// The sending half of a stream; dropping it removes the stream from the table.
 struct Writer {
     id: u32,
     writes: mpsc::Sender<Frame>,
@@ -190,6 +209,7 @@ pub struct Stream {
     pub id: u32,
     /// Headers that opened the stream.
     pub headers: Headers,
+    /// Received pieces.
     pieces: mpsc::Receiver<Bytes>,
     writer: Writer,
 }
@@ -225,7 +245,7 @@ impl Stream {
     /// # Errors
     /// When the connection ended.
     pub async fn reset(self) -> Result<(), SessionError> {
-        self.send(Frame::Reset { id: self.id, status: 5 }).await
+        self.send(Frame::Reset { id: self.id, status: CANCEL }).await
     }
 
     async fn send(&self, frame: Frame) -> Result<(), SessionError> {
@@ -233,6 +253,7 @@ impl Stream {
     }
 }
 
+/// The state of the reading task.
 struct Reader<T: Io> {
     io: BufReader<ReadHalf<T>>,
     table: Arc<Table>,
@@ -240,33 +261,35 @@ struct Reader<T: Io> {
     accept: mpsc::Sender<Stream>,
     inflater: Inflater,
     role: Role,
-    /// The last stream that the peer opened.
-    last: u32,
+    /// Id of the last stream that the peer opened; the next one must be higher.
+    last_id: u32,
 }
 
 impl<T: Io> Reader<T> {
+    /// Reads until the connection ends or `stop` is requested, then ends all streams.
     async fn run(mut self, stop: Shutdown) -> Result<(), std::convert::Infallible> {
         tokio::select! {
             ended = self.read() => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a SPDY connection ended");
+                    tracing::debug!(%error, "spdy: cannot read from the connection, closing it");
                 }
             }
             () = stop.requested() => {}
         }
-        // Wakes readers and waiters: nothing more arrives.
+        // Nothing more arrives: end `Stream::read` and `Connection::open` of all streams.
         {
             let mut streams = self.table.streams.lock();
             self.table.ended.store(true, Ordering::Relaxed);
-            for entry in streams.values_mut() {
-                entry.pieces = None;
-                entry.replied = None;
+            for stream in streams.values_mut() {
+                stream.pieces = None;
+                stream.replied = None;
             }
         }
         stop.request();
         Ok(())
     }
 
+    /// Reads and handles frames until the peer closes the connection.
     async fn read(&mut self) -> Result<(), SessionError> {
         let mut payload = Vec::new();
         loop {
@@ -291,7 +314,8 @@ impl<T: Io> Reader<T> {
         }
     }
 
-    /// Delivers the bytes in pieces; a stream without a reader drops them.
+    /// Reads the bytes of a data frame and delivers them in pieces. Bytes for a stream that is
+    /// closed or unknown are read and dropped, because the next frame follows them.
     async fn data(&mut self, id: u32, flags: u8, length: usize) -> Result<(), SessionError> {
         let mut pieces = self.table.sender(id);
         let mut left = length;
@@ -312,21 +336,18 @@ impl<T: Io> Reader<T> {
         Ok(())
     }
 
-    /// Returns `false` to close the connection.
+    /// Handles a control frame; returns `false` to close the connection.
     async fn control(&mut self, frame: Frame) -> Result<bool, SessionError> {
         match frame {
             Frame::SynStream { id, fin, headers } => {
-                let theirs = (id % 2 == 1) == (self.role == Role::Server);
-                let fresh = theirs && id > self.last;
-                let stream = if fresh {
-                    self.last = id;
+                let stream = if self.is_of_peer(id) && id > self.last_id {
+                    self.last_id = id;
                     self.table.add(id, None, headers, &self.writes)
                 } else {
                     None
                 };
                 let Some(stream) = stream else {
-                    // 3 is REFUSED_STREAM.
-                    self.write(Frame::Reset { id, status: 3 }).await?;
+                    self.write(Frame::Reset { id, status: REFUSED_STREAM }).await?;
                     return Ok(true);
                 };
                 if fin {
@@ -346,9 +367,9 @@ impl<T: Io> Reader<T> {
                 self.table.finish(id);
             }
             Frame::Headers { id, fin: true, .. } => self.table.finish(id),
-            // A ping is not answered if the queue is full, which shows by itself that the
-            // connection works.
-            Frame::Ping(id) if (id % 2 == 1) == (self.role == Role::Server) => {
+            // If the queue is full, the ping is dropped, so that reading does not wait: the frames
+            // in the queue show the peer that the connection works.
+            Frame::Ping(id) if self.is_of_peer(id) => {
                 let _ = self.writes.try_send(Frame::Ping(id));
             }
             // Open streams continue; the connection ends when the peer closes it.
@@ -363,11 +384,17 @@ impl<T: Io> Reader<T> {
         Ok(true)
     }
 
+    /// Whether the peer chose this id of a stream or ping: ids of clients are odd.
+    fn is_of_peer(&self, id: u32) -> bool {
+        (id % 2 == 1) == (self.role == Role::Server)
+    }
+
     async fn write(&mut self, frame: Frame) -> Result<(), SessionError> {
         self.writes.send(frame).await.map_err(|_| SessionError::Closed)
     }
 }
 
+/// Writes the frames of `queue` until the connection ends or `stop` is requested.
 async fn write_all<T: Io>(
     mut io: WriteHalf<T>,
     mut queue: mpsc::Receiver<Frame>,
@@ -377,6 +404,7 @@ async fn write_all<T: Io>(
     let written: Result<(), SessionError> = async {
         loop {
             let frame = tokio::select! {
+                // Queued frames are written before a requested stop takes effect.
                 biased;
                 frame = queue.recv() => frame,
                 () = stop.requested() => None,
@@ -384,6 +412,7 @@ async fn write_all<T: Io>(
             let Some(frame) = frame else { return Ok(()) };
             let head = frame.encode(&mut deflater)?;
             if let Frame::Data { bytes, .. } = &frame {
+                // One write, so that head and content do not become two packets.
                 io.write_all(&[&head, bytes.as_ref()].concat()).await?;
             } else {
                 io.write_all(&head).await?;
@@ -395,9 +424,10 @@ async fn write_all<T: Io>(
     }
     .await;
     if let Err(error) = written {
-        tracing::debug!(%error, "a SPDY connection cannot be written");
+        tracing::debug!(%error, "spdy: cannot write to the connection, closing it");
     }
     stop.request();
+    // The connection may already be closed.
     let _ = io.shutdown().await;
     Ok(())
 }
