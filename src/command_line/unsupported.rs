@@ -1,6 +1,7 @@
-//! Flags of k3s that kube-lite does not support, each with the reason or an alternative.
+//! Flags of k3s that kube-lite does not support, each with the reason or an alternative. They are
+//! refused on the command line, in the configuration file and in environment variables.
 
-/// Flag without dashes, and the reason.
+/// The name of each flag without dashes, and the text that follows `… is not supported: `.
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
@@ -15,7 +16,10 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "etcd-snapshot-reconcile-interval",
         "the snapshot directory is read directly, there is nothing to reconcile",
     ),
-    ("etcd-s3-config-secret", "use flags, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    (
+        "etcd-s3-config-secret",
+        "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
     ("etcd-s3-proxy", "proxies for S3 are not supported"),
     ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
     ("flannel-cni-conf", "the CNI configuration is built in"),
@@ -26,13 +30,12 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("kube-scheduler-arg", "kube-lite has no separate kube-scheduler"),
     (
         "kubelet-arg",
-        "kube-lite has no separate kubelet. Settings that exist: `kube-lite server --help`, \
-         section Node",
+        "kube-lite has no separate kubelet; see the section Node of `kube-lite server --help`",
     ),
     ("kube-proxy-arg", "kube-lite has no separate kube-proxy"),
     ("node-external-ip", "external addresses are not implemented"),
     ("pause-image", "the pause image is built in"),
-    ("rootless", "a node needs root; --disable-agent does not"),
+    ("rootless", "a node needs root; a server with --disable-agent does not"),
     (
         "secrets-encryption",
         "Secrets are always encrypted at rest; `kube-lite secrets-encrypt disable` turns it off",
@@ -46,12 +49,13 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("system-default-registry", "a default registry is not implemented"),
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),
-    ("with-node-id", "use --node-name"),
+    ("with-node-id", "kube-lite appends no id to the node name; use --node-name"),
     ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
 ];
 
-/// The reason for a flag, given with or without its dashes and value.
+/// The reason why a flag is not supported; `None` for all other flags. `flag` may have dashes and a
+/// value.
 pub(super) fn reason(flag: &str) -> Option<&'static str> {
     let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
-    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, why)| *why)
+    FLAGS.iter().find(|(unsupported, _)| *unsupported == name).map(|(_, reason)| *reason)
 }

@@ -1,4 +1,5 @@
-//! Scheduled snapshots, by a cron expression in the machine's time zone.
+//! Scheduled snapshots: at the times of a cron expression in the machine's time zone, or at an
+//! interval (`--etcd-snapshot-schedule-cron`).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Error, SnapshotLocations, Snapshots};
 use crate::command_line::DurationError;
 
-/// Maximum sleep: the clock may be changed while waiting.
-const WAIT_MAX: Duration = Duration::from_secs(600);
+/// Maximum time between two comparisons with the wall clock, which may be set while a sleep lasts.
+const SLEEP_MAX: Duration = Duration::from_secs(600);
 
-/// Key of the problem report for scheduled snapshots.
+/// Key of the problem that `kube-lite status` shows while scheduled snapshots fail.
 const PROBLEM: &str = "snapshots";
 
-/// A schedule.
+/// When snapshots are due.
 #[derive(Debug, Clone)]
 pub(crate) enum Schedule {
-    /// A cron expression.
+    /// A cron expression of five fields, or a nickname such as `@daily`.
     Calendar(Box<Cron>),
-    /// `@every`, relative to the start.
+    /// `@every DURATION`: the interval since the start of the server or the last snapshot.
     Every(Duration),
 }
 
@@ -34,7 +35,7 @@ pub(crate) enum ScheduleError {
     /// `@every` with an invalid duration.
     #[error(transparent)]
     Duration(#[from] DurationError),
-    /// `@every` with less than a second.
+    /// `@every` with a duration below a second.
     #[error("must be a second or more")]
     TooShort,
     /// An invalid cron expression.
@@ -60,7 +61,7 @@ impl std::str::FromStr for Schedule {
 }
 
 impl Schedule {
-    /// The first time after `at`.
+    /// The first time after `at`; `None` if there is none, as for 30 February.
     fn after(&self, at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match self {
             Self::Calendar(cron) => {
@@ -72,30 +73,34 @@ impl Schedule {
     }
 }
 
-/// Takes snapshots when they are due, until shutdown, and applies the retention.
+/// Starts the task that takes snapshots when they are due and applies the retention, until
+/// shutdown.
 pub(crate) fn follow(snapshots: &Arc<Snapshots>, tasks: &Tasks) {
     let Some(schedule) = snapshots.settings.schedule.clone() else { return };
-    let (snapshots, tasks, own) = (Arc::clone(snapshots), tasks.clone(), tasks.clone());
+    let (snapshots, snapshot_tasks) = (Arc::clone(snapshots), tasks.clone());
     tasks.spawn(Kind::Critical, "snapshots", async move {
         let zone = TimeZone::system();
         let mut last = Timestamp::now();
         loop {
             let Some(due) = schedule.after(last, &zone) else {
-                own.shutdown().requested().await;
+                // A critical task must not end before shutdown.
+                snapshot_tasks.shutdown().requested().await;
                 break;
             };
-            if !until(due, &own).await {
+            if !wait_until(due, &snapshot_tasks).await {
                 break;
             }
+            // Times that have passed, during a suspend for example, result in one snapshot. If the
+            // clock was set back, the same time is not due again.
             last = due.max(Timestamp::now());
-            take(&snapshots, &own).await;
+            take_and_report(&snapshots, &snapshot_tasks).await;
         }
         Ok::<(), Infallible>(())
     });
 }
 
 /// Waits until a wall-clock time; `false` at shutdown.
-async fn until(due: Timestamp, tasks: &Tasks) -> bool {
+async fn wait_until(due: Timestamp, tasks: &Tasks) -> bool {
     loop {
         let left = due.duration_since(Timestamp::now());
         let Ok(left) = Duration::try_from(left) else { return true };
@@ -103,18 +108,17 @@ async fn until(due: Timestamp, tasks: &Tasks) -> bool {
             return true;
         }
         tokio::select! {
-            () = base::clock::sleep(left.min(WAIT_MAX)) => {}
+            () = base::clock::sleep(left.min(SLEEP_MAX)) => {}
             () = tasks.shutdown().requested() => return false,
         }
     }
 }
 
-/// Takes a snapshot and applies the retention; the names of deleted snapshots.
+/// Takes a snapshot and applies the retention; returns the names of deleted snapshots.
 async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, Error> {
     let settings = &snapshots.settings;
     let locations = SnapshotLocations::open(settings.folder.clone(), settings.s3.as_ref()).await?;
     let saved = snapshots.save(&locations, &settings.name, settings.compress).await;
-    // The folder is pruned even if the bucket fails.
     let keep_in_bucket = settings.s3.as_ref().map_or(0, |s3| s3.retention);
     match saved {
         Ok(_) => {
@@ -123,6 +127,9 @@ async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, Error> {
                 .await
         }
         Err(error) if settings.s3.is_some() => {
+            // The snapshot may be in the folder and only its upload failed, so the folder is
+            // pruned: it must not grow while the bucket fails. The first error is the one that is
+            // reported.
             let folder_only = SnapshotLocations { folder: settings.folder.clone(), bucket: None };
             let _ = folder_only.prune(&settings.name, &settings.node, settings.retention, 0).await;
             Err(error)
@@ -131,12 +138,13 @@ async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, Error> {
     }
 }
 
-async fn take(snapshots: &Snapshots, tasks: &Tasks) {
+/// Takes a snapshot; a failure becomes a problem of `tasks` until the next success.
+async fn take_and_report(snapshots: &Snapshots, tasks: &Tasks) {
     match save_and_prune(snapshots).await {
         Ok(deleted) => {
             tasks.problems().clear(PROBLEM);
             if !deleted.is_empty() {
-                tracing::info!(?deleted, "snapshots: deleted those beyond the retention");
+                tracing::info!(?deleted, "snapshots: deleted snapshots beyond the retention");
             }
         }
         Err(error) => {
@@ -152,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_midnight_and_noon() {
+    fn cron_expressions_and_intervals_give_the_next_time() {
         let zone = TimeZone::UTC;
         let next = |schedule: &str, at: &str| {
             let schedule: Schedule = schedule.parse().unwrap();
@@ -162,8 +170,8 @@ mod tests {
         assert_eq!(next("0 */12 * * *", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
         assert_eq!(next("@every 90m", "2026-03-01T12:00:01Z"), "2026-03-01T13:30:01Z");
         assert_eq!(next("@daily", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
-        for bad in ["", "0 */12 * *", "never", "@every 0s", "@every soon", "0 0 0 */12 * *"] {
-            assert!(bad.parse::<Schedule>().is_err(), "{bad}");
+        for invalid in ["", "0 */12 * *", "never", "@every 0s", "@every soon", "0 0 0 */12 * *"] {
+            assert!(invalid.parse::<Schedule>().is_err(), "{invalid}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Checks of `kube-lite status` on the node's machine, in addition to the Node object.
+//! Checks of this machine for `kube-lite status`, of problems that the conditions of the Node
+//! object do not show.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,24 +8,25 @@ use tokio::net::UnixStream;
 
 use super::Problem;
 
-/// A socket of this machine that is not connected to within this time does not answer.
+/// Maximum wait until a Unix socket accepts a connection; a socket that needs longer has a problem.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Most file names listed.
+/// Maximum number of file names that a problem lists.
 const NAMES_MAX: usize = 5;
 
-/// The problem of the network plugin's socket: nothing listens there, or another process does. The
-/// container runtime asks on it for the network of each new pod.
+/// The problem of the CNI plugin's socket if nothing listens there or another process does. The
+/// plugin, which the container runtime starts for each new pod, requests the pod's network there.
 pub(crate) async fn plugin_socket(path: &Path) -> Option<Problem> {
-    let connected = tokio::time::timeout(CONNECT_MAX, UnixStream::connect(path)).await;
-    let why = match connected {
+    let connection = tokio::time::timeout(CONNECT_MAX, UnixStream::connect(path)).await;
+    let why = match connection {
         Err(_) => format!("no answer within {} s", CONNECT_MAX.as_secs()),
         Ok(Err(error)) => error.to_string(),
         Ok(Ok(stream)) => {
-            let listener = stream.peer_cred().ok()?.pid()?;
-            if i64::from(listener) == i64::from(std::process::id()) {
+            // Without the process id of the listener, no problem can be determined.
+            let listener_pid = stream.peer_cred().ok()?.pid()?;
+            if i64::from(listener_pid) == i64::from(std::process::id()) {
                 return None;
             }
-            format!("process {listener} listens on it")
+            format!("process {listener_pid} listens on it")
         }
     };
     let what = format!(
@@ -35,7 +37,7 @@ pub(crate) async fn plugin_socket(path: &Path) -> Option<Problem> {
     Some(Problem::new(what, fix))
 }
 
-/// The problem of manifests in a folder that k3s deploys from and kube-lite does not read.
+/// The problem of manifests in `server/manifests`, from which k3s deploys and kube-lite does not.
 pub(crate) fn unread_manifests(folder: &Path) -> Option<Problem> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
@@ -51,22 +53,29 @@ pub(crate) fn unread_manifests(folder: &Path) -> Option<Problem> {
     let more = names.len().saturating_sub(NAMES_MAX);
     names.truncate(NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let at = folder.display();
-    let what = format!("the manifests in {at} are not deployed: {}{more}", names.join(", "));
-    let fix = format!("apply them (`kubectl apply -f {at}`) and move them elsewhere");
+    let path = folder.display();
+    let what = format!("the manifests in {path} are not deployed: {}{more}", names.join(", "));
+    let fix = format!("apply them (`kubectl apply -f {path}`) and move them elsewhere");
     Some(Problem::new(what, fix))
 }
 
-/// The problem of certificates or CAs that were replaced on disk after this process started.
+/// The problem of certificates or CAs that were replaced on disk after this process read the former
+/// ones at its start. `started` is the time of the start in seconds since the epoch.
+///
+/// `kube-lite certificate rotate` moves the former certificates to `server/tls-<seconds>`; the CAs
+/// of `kube-lite certificate rotate-ca` are pending until the next start.
 pub(crate) fn rotated(data_dir: &Path, started: u64) -> Option<Problem> {
-    let rotated = |folder: PathBuf| {
+    let rotated_at = |folder: PathBuf| -> Option<u64> {
         let name = folder.file_name()?.to_str()?;
-        let at: u64 = name.strip_prefix("tls-")?.parse().ok()?;
-        (at >= started).then_some(())
+        name.strip_prefix("tls-")?.parse().ok()
     };
-    let server = std::fs::read_dir(data_dir.join("server"));
-    let leaves = server.into_iter().flatten().flatten().any(|e| rotated(e.path()).is_some());
-    if !leaves && !cluster::rotation::is_pending(data_dir) {
+    let entries = std::fs::read_dir(data_dir.join("server"));
+    let has_rotated_certificates = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| rotated_at(entry.path()).is_some_and(|at| at >= started));
+    if !has_rotated_certificates && !cluster::rotation::is_pending(data_dir) {
         return None;
     }
     Some(Problem::new(
@@ -80,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_plugin_socket_answers_only_while_this_process_listens() {
+    async fn a_plugin_socket_is_a_problem_unless_this_process_listens() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cni.sock");
         let missing = plugin_socket(&path).await.unwrap();
@@ -92,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_that_nothing_reads_are_named() {
+    fn unread_manifests_are_listed_up_to_a_maximum() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(unread_manifests(&folder.path().join("none")), None);
         assert_eq!(unread_manifests(folder.path()), None);

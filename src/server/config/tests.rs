@@ -1,8 +1,11 @@
-//! Tests of valid and of contradictory flags of `kube-lite server`.
+//! Tests of the configuration that results from flags of `kube-lite server`, and of the errors of
+//! invalid and contradictory flags.
 
 use super::*;
 use crate::command_line::{Cli, Command, parse};
 
+/// The configuration of `kube-lite server` with these flags, without a configuration file and
+/// environment variables, or the first line of the error.
 fn config(flags: &[&str]) -> Result<Config, String> {
     let argv =
         ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags).map(Into::into).collect();
@@ -11,7 +14,7 @@ fn config(flags: &[&str]) -> Result<Config, String> {
     };
     let locations = Locations { data: "/d".into(), config: "/c".into(), path: String::new() };
     Config::new(*args, &locations)
-        .map_err(|r| r.to_string().lines().next().unwrap_or_default().to_owned())
+        .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
 }
 
 #[test]
@@ -48,18 +51,18 @@ fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
 
 #[test]
 fn invalid_node_names_are_rejected_with_the_reason() {
-    let long = format!("--node-name={}", "a".repeat(64));
-    for (flag, want) in [
-        (long.as_str(), "must be no more than 63 characters"),
+    let too_long = format!("--node-name={}", "a".repeat(64));
+    for (flag, reason) in [
+        (too_long.as_str(), "must be no more than 63 characters"),
         ("--node-name=A", "must be lower-case letters, digits, '-' and '.'"),
         ("--node-name=a-.b", "each part between dots must start and end with a letter or digit"),
     ] {
-        assert_eq!(config(&[flag]).unwrap_err(), format!("error[KL0104]: {flag}: {want}"));
+        assert_eq!(config(&[flag]).unwrap_err(), format!("error[KL0104]: {flag}: {reason}"));
     }
     assert!(config(&[&format!("--node-name={}", "a".repeat(63))]).is_ok());
 }
 
-/// Each set of flags is rejected with the first line of the error.
+/// Asserts that each set of flags is rejected with an error that has this first line.
 fn check_errors(cases: &[(&[&str], &str)]) {
     for (flags, expected) in cases {
         assert_eq!(config(flags).unwrap_err(), *expected);
@@ -67,7 +70,7 @@ fn check_errors(cases: &[(&[&str], &str)]) {
 }
 
 #[test]
-fn address_ranges_are_checked_by_flag() {
+fn errors_of_address_ranges_name_the_flag() {
     check_errors(&[
         (
             &["--service-cidr=10.42.3.0/24"],
@@ -97,7 +100,7 @@ fn address_ranges_are_checked_by_flag() {
 }
 
 #[test]
-fn join_token_and_snapshot_flags_are_checked_by_flag() {
+fn errors_of_join_token_and_snapshot_flags_name_the_flag() {
     check_errors(&[
         (
             &["--token=short"],
@@ -127,7 +130,7 @@ fn join_token_and_snapshot_flags_are_checked_by_flag() {
 }
 
 #[test]
-fn contradictory_component_flags_are_rejected_by_name() {
+fn errors_of_profile_node_and_component_flags_name_the_flag() {
     check_errors(&[
         (
             &["--profile=hardened", "--kube-apiserver-arg=anonymous-auth=true"],

@@ -1,19 +1,23 @@
-//! The members of the store in `kube-lite status`.
+//! The members of a replicated store and their problems, for `kube-lite status`.
 
 use store::{Members, Role};
 
 use crate::server::members::{UNRESPONSIVE_AFTER, accepts_connections};
 use crate::status::{MemberLine, Problem};
 
-/// All members of a store with several. The leader knows which ones respond; another member only
-/// knows which ones it cannot connect to.
+/// One line per member of a store with several; none for a store with one.
+///
+/// Members respond to the leader only, so `MemberLine::heard` is complete on the leader. Another
+/// member tries to connect to each: `Some(false)` for failure, `None` otherwise, because a machine
+/// that accepts connections may still not respond to the leader.
 pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     let all = members.list();
     if all.len() < 2 {
         return Vec::new();
     }
-    let (leader, heard) =
-        (members.leadership().borrow().leader, members.responsive(UNRESPONSIVE_AFTER));
+    let leader = members.leadership().borrow().leader;
+    // `None` unless this member is the leader.
+    let responsive = members.responsive(UNRESPONSIVE_AFTER);
     let line = |member: store::Member| MemberLine {
         id: format!("{:016x}", member.id),
         role: match member.role {
@@ -23,10 +27,10 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
         }
         .to_owned(),
         own: member.id == members.id(),
-        heard: heard.as_ref().map(|heard| heard.contains(&member.id)),
+        heard: responsive.as_ref().map(|responsive| responsive.contains(&member.id)),
         address: member.address,
     };
-    let reached = async |mut line: MemberLine| {
+    let with_connection_check = async |mut line: MemberLine| {
         if line.heard.is_none()
             && !line.own
             && !line.address.is_empty()
@@ -36,27 +40,28 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
         }
         line
     };
-    futures::future::join_all(all.into_iter().map(line).map(reached)).await
+    futures::future::join_all(all.into_iter().map(line).map(with_connection_check)).await
 }
 
-/// The problems of the members.
+/// The problems that the lines of all members show.
 pub(super) fn problems(lines: &[MemberLine]) -> Vec<Problem> {
-    let of = |role: &str| lines.iter().filter(|line| line.role == role).count();
+    let count = |role: &str| lines.iter().filter(|line| line.role == role).count();
     let mut problems = Vec::new();
-    let voters = of("voter") + of("leader");
-    if !lines.is_empty() && of("leader") == 0 {
+    let voters = count("voter") + count("leader");
+    if !lines.is_empty() && count("leader") == 0 {
         problems.push(Problem::new(
             "the store has no leader: writes fail",
             "more than half of the voters must run and reach each other; check the other servers",
         ));
     }
-    for lost in lines.iter().filter(|line| line.heard == Some(false)) {
+    for unresponsive in lines.iter().filter(|line| line.heard == Some(false)) {
         problems.push(Problem::new(
-            format!("the server at {} does not respond", lost.address),
+            format!("the server at {} does not respond", unresponsive.address),
             "check that the machine has power and network and that kube-lite runs on it",
         ));
     }
-    if voters == 1 && of("learner") == 1 {
+    // The leader keeps the number of voters odd, so the second of two servers stays a learner.
+    if voters == 1 && count("learner") == 1 {
         problems.push(Problem::new(
             "two servers cannot fail over: only one of them votes",
             "add a third one (`kube-lite server --server=https://THIS:6443 --token=...`): then any one of them can fail",
@@ -69,13 +74,14 @@ pub(super) fn problems(lines: &[MemberLine]) -> Vec<Problem> {
 mod tests {
     use super::*;
 
+    /// The line of another member. The address depends on the role, so that messages differ.
     fn line(role: &str, heard: Option<bool>) -> MemberLine {
         let address = format!("192.0.2.{}:2380", role.len());
         MemberLine { id: "1".into(), address, role: role.into(), own: false, heard }
     }
 
     #[test]
-    fn missing_leader_member_and_third_server_are_problems() {
+    fn a_missing_leader_an_unresponsive_member_and_a_single_voter_of_two_are_problems() {
         let check = |lines: &[MemberLine]| -> Vec<String> {
             problems(lines).into_iter().map(|problem| problem.what).collect()
         };
