@@ -249,9 +249,9 @@ pub enum RotationError {
     ChainEnd(#[source] ChainError),
     /// Machines with the old bundle would not trust certificates of the new CA.
     #[error(
-        "who believes the CA in use would not believe certificates of the new one ({0}); have its \
-         certificate, or one above it, signed by the CA in use and put that one into the file, \
-         too, or use --force"
+        "machines that trust the CA in use would not trust certificates of the new one ({0}); have \
+         its certificate, or one above it, signed by the CA in use and add that one to the file, \
+         or use --force"
     )]
     NewUntrusted(#[source] ChainError),
     /// Machines with the new bundle would not trust certificates of the old CA.

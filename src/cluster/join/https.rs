@@ -94,7 +94,7 @@ fn tls_error(error: &io::Error) -> ExchangeError {
             "its certificate is not valid at this machine's time: {error}"
         )),
         Some(TlsError::InvalidCertificate(why)) => ExchangeError::Certificate(format!(
-            "its own certificate is not one of the CA that it shows ({why}); a machine in between may \
+            "its certificate is not signed by the CA that it serves ({why}); a machine in between may \
              impersonate the server"
         )),
         _ => ExchangeError::Unreachable(error.to_string()),

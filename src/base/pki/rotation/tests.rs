@@ -59,12 +59,12 @@ fn a_successor_and_its_predecessor_trust_each_other_but_not_older_ones() {
 fn an_unlinked_ca_is_refused_unless_forced() {
     let (old, other) = (initial_ca(), initial_ca());
     let refusal = refusal_of(&old, &other);
-    assert!(refusal.contains("would not believe certificates of the new one"), "{refusal}");
+    assert!(refusal.contains("would not trust certificates of the new one"), "{refusal}");
     assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
     // With the old certificate in the bundle, old certificates still verify, but machines with the
     // old bundle do not trust new ones.
     let with_old = CaFiles { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
-    assert!(refusal_of(&old, &with_old).contains("would not believe certificates of the new one"));
+    assert!(refusal_of(&old, &with_old).contains("would not trust certificates of the new one"));
     // Cross-signed, but without the old certificate.
     let new = successor_of(&old, NOW);
     let two: String = certificates(&new.cert).unwrap()[..2].iter().map(pem).collect();
