@@ -1,5 +1,5 @@
-//! Objects as bytes: JSON, YAML and protobuf by the schema table, in the normal form that Go would
-//! write.
+//! The codecs for JSON, YAML and protobuf. They follow the schema table and produce the normal
+//! form, which is the form that Go writes.
 
 pub mod json;
 mod leaf;
@@ -11,16 +11,18 @@ pub mod yaml;
 pub use leaf::TextError;
 pub use normal::{has_empties, normalize, normalize_stored};
 
-/// Nesting that is accepted in any format; deeper input is refused before it can exhaust a stack.
+/// The deepest nesting that any decoder accepts. A decoder rejects deeper input, so that the input
+/// cannot exhaust the stack.
 pub const DEPTH_MAX: usize = 120;
 
-/// Strict errors that are collected per object, as upstream.
+/// The most strict errors that a decoder collects for one object, as upstream.
 const STRICT_ERRORS_MAX: usize = 100;
 
-/// Why bytes are no object of the wanted type; the texts are upstream's.
+/// The reason why bytes cannot be decoded as an object of the requested type. The texts are
+/// upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are no JSON, YAML or protobuf at all, or hold no `apiVersion` and `kind`.
+    /// The bytes are not valid JSON, YAML or protobuf, or lack `apiVersion` and `kind`.
     #[error("{0}")]
     Syntax(String),
     /// A value has the wrong type for its field.
@@ -28,35 +30,36 @@ pub enum DecodeError {
     Type(String),
 }
 
-/// A decoded object in normal form, but with the empty lists and maps that were sent.
+/// A decoded object in normal form, except that it keeps the empty lists and maps of the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decoded {
-    /// The object: unknown fields dropped, values normalised.
+    /// The object without unknown fields and with normalized values.
     pub value: serde_json::Value,
-    /// Unknown and duplicate fields in the order and with the texts of upstream; at most 100.
+    /// The unknown and duplicate fields, in upstream's order and with upstream's texts; at most
+    /// 100.
     pub strict_errors: Vec<String>,
 }
 
-/// The message of a body whose kind could be read but that does not fit: `Pod in version "v1"
-/// cannot be handled as a Pod: …`.
+/// Returns the message for a body that names its kind but does not decode as the requested kind:
+/// `Pod in version "v1" cannot be handled as a Pod: …`.
 pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) -> String {
     format!("{kind} in version {version:?} cannot be handled as a {wanted_kind}: {cause}")
 }
 
-/// Checks that a text is base64 as Go reads it.
+/// Checks that a text is base64 by the rules of Go's decoder.
 ///
 /// # Errors
 ///
-/// The error of Go's decoder.
+/// Returns the error of Go's decoder.
 pub(crate) fn base64(text: &str) -> Result<(), TextError> {
     leaf::bytes(text).map(drop)
 }
 
-/// Checks a text whose shape is a time, a duration or a quantity.
+/// Checks that a text is valid for its shape if that is a time, a duration or a quantity.
 ///
 /// # Errors
 ///
-/// The error of Go's parser.
+/// Returns the error of Go's parser.
 pub(crate) fn check_text(shape: &crate::schema::Shape, text: &str) -> Result<(), TextError> {
     use crate::schema::Shape;
     match shape {
@@ -68,7 +71,7 @@ pub(crate) fn check_text(shape: &crate::schema::Shape, text: &str) -> Result<(),
     }
 }
 
-/// The message of a body whose kind could not be read.
+/// Returns the message for a body whose kind cannot be read.
 pub fn unrecognized(wanted_kind: &str, cause: &str, body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let head = body.get(..SHOWN).unwrap_or(body);
@@ -83,7 +86,7 @@ pub fn unrecognized(wanted_kind: &str, cause: &str, body: &[u8]) -> String {
     )
 }
 
-/// The message of strict errors: `strict decoding error: unknown field "spec.foo", …`.
+/// Returns the message for strict errors: `strict decoding error: unknown field "spec.foo", …`.
 pub fn strict_message(errors: &[String]) -> String {
     format!("strict decoding error: {}", errors.join(", "))
 }

@@ -1,5 +1,5 @@
-//! JSON to objects by the schema: lenient, with Kubernetes' strict errors collected and Go's
-//! messages.
+//! The JSON codec. It decodes objects by the schema leniently, collects Kubernetes' strict errors
+//! and returns Go's error messages.
 
 mod decode;
 mod scan;
@@ -8,7 +8,8 @@ use self::scan::{Kind, Scanner, Syntax};
 use super::{DecodeError, Decoded};
 use crate::schema::{Schema, TypeId};
 
-/// `apiVersion` and `kind` of a body, found before its type is known.
+/// The fields `apiVersion` and `kind` of a body, which the decoder reads before it selects the
+/// type.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TypeMeta {
     /// The field `apiVersion`; empty when absent.
@@ -26,8 +27,8 @@ impl From<Syntax> for DecodeError {
 /// Reads `apiVersion` and `kind` and checks the syntax of the whole body.
 ///
 /// # Errors
-/// With upstream's text: `couldn't get version/kind; json parse error: …`, or that a version has
-/// two slashes.
+/// Returns upstream's text: `couldn't get version/kind; json parse error: …`, or the error for a
+/// version with two slashes.
 pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut found = read_type_meta(body).map_err(|e| {
         DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {e}"))
@@ -36,7 +37,7 @@ pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
     if version.matches('/').count() > 1 {
         return Err(DecodeError::Syntax(format!("unexpected GroupVersion string: {version}")));
     }
-    // Neither a group nor a version (upstream's `ParseGroupVersion`).
+    // Upstream's `ParseGroupVersion` reads a single slash as neither a group nor a version.
     if version == "/" {
         version.clear();
     }
@@ -85,10 +86,11 @@ fn read_type_meta(body: &[u8]) -> Result<TypeMeta, DecodeError> {
     }
 }
 
-/// Decodes a body as an object of this type, in normal form.
+/// Decodes a body as an object of the type `type_id` into normal form.
 ///
 /// # Errors
-/// When the body is no JSON, or a value has the wrong type for its field; the texts are upstream's.
+/// Returns an error with upstream's text if the body is not valid JSON or a value has the wrong
+/// type for its field.
 pub fn decode_strict(
     schema: &Schema,
     type_id: TypeId,
@@ -97,10 +99,10 @@ pub fn decode_strict(
     decode::decode(schema, type_id, body)
 }
 
-/// Parses any JSON with the scanner of this module: Go's syntax errors, bounded depth.
+/// Parses any JSON value. The parser reports Go's syntax errors and limits the nesting.
 ///
 /// # Errors
-/// When the body is no JSON.
+/// Returns an error if the body is not valid JSON or exceeds the nesting limit.
 pub fn parse(body: &[u8]) -> Result<serde_json::Value, DecodeError> {
     let mut scanner = Scanner::new(body);
     let value = scanner.any()?;
@@ -108,10 +110,10 @@ pub fn parse(body: &[u8]) -> Result<serde_json::Value, DecodeError> {
     Ok(value)
 }
 
-/// As [`parse`], with the paths of keys that an object has twice (`spec.ports[0].name`).
+/// Parses like [`parse`] and also returns the paths of duplicate keys (`spec.ports[0].name`).
 ///
 /// # Errors
-/// When the body is no JSON.
+/// Returns the errors of [`parse`].
 pub fn parse_strict(body: &[u8]) -> Result<(serde_json::Value, Vec<String>), DecodeError> {
     let (mut scanner, mut doubled) = (Scanner::new(body), Vec::new());
     let value = scanner.any_strict(&mut String::new(), &mut doubled)?;

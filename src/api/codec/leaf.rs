@@ -1,4 +1,4 @@
-//! Leaf values in the form Go writes them: quantities, times, durations, base64.
+//! Leaf values in the form that Go writes: quantities, times, durations and base64.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::time::{DurationError, Precision, TimeError, duration_text, parse_duration, parse_time};
 use crate::quantity::{BadQuantity, Quantity};
 
-/// Standard base64 as Go reads and writes it: padding required.
+/// Standard base64 as Go reads and writes it, with mandatory padding.
 pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -18,19 +18,19 @@ pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A text that is not a value of its type; the texts are those of Go's parsers.
+/// A text that is not a value of its type. The texts are those of Go's parsers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// A quantity.
+    /// The text is not a quantity.
     #[error(transparent)]
     Quantity(#[from] BadQuantity),
-    /// A time.
+    /// The text is not a time.
     #[error(transparent)]
     Time(#[from] TimeError),
-    /// A duration.
+    /// The text is not a duration.
     #[error(transparent)]
     Duration(#[from] DurationError),
-    /// Bytes.
+    /// The text is not base64.
     #[error("illegal base64 data at input byte {at}")]
     Base64 {
         /// The position that Go's decoder reports, in bytes.
@@ -38,20 +38,21 @@ pub enum TextError {
     },
 }
 
-/// The text of a quantity in canonical form.
+/// Converts a quantity to its canonical text.
 pub(super) fn quantity(text: &str) -> Result<Value, TextError> {
     let parsed = Quantity::parse(text.trim())?;
     Ok(Value::String(parsed.to_string()))
 }
 
-/// How times of a type are held. Objects are written with whole seconds, but the rules of one kind
-/// compare what was sent with the times of a certificate; what has a fraction there is refused, and
-/// never written.
+/// Returns the precision of the times of a type. Objects contain times with whole seconds. The
+/// validation of `PodCertificateRequest` compares the times of the sent status with those of a
+/// certificate, so these times keep their fraction; validation rejects a fraction, so that it is
+/// never stored.
 pub(super) fn precision_of(ty: &str) -> Precision {
     if ty.ends_with(".PodCertificateRequestStatus") { Precision::Exact } else { Precision::Seconds }
 }
 
-/// A time in canonical form; Go's zero time is null.
+/// Converts a time to its canonical text; Go's zero time becomes null.
 pub(super) fn time(text: &str, precision: Precision) -> Result<Value, TextError> {
     let moment = parse_time(text, precision)?;
     if moment.is_zero() {
@@ -60,17 +61,17 @@ pub(super) fn time(text: &str, precision: Precision) -> Result<Value, TextError>
     Ok(Value::String(moment.text(precision)))
 }
 
-/// A duration in canonical form.
+/// Converts a duration to its canonical text.
 pub(super) fn duration(text: &str) -> Result<Value, TextError> {
     Ok(Value::String(duration_text(parse_duration(text)?)))
 }
 
-/// Bytes as the text that stands for them.
+/// Encodes bytes as base64.
 pub(super) fn base64_text(raw: &[u8]) -> String {
     BASE64.encode(raw)
 }
 
-/// Base64 text in canonical form: Go ignores line ends.
+/// Converts base64 to its canonical text, without the line ends that Go ignores.
 pub(super) fn bytes(sent: &str) -> Result<Value, TextError> {
     let text: Cow<'_, str> = if sent.contains(['\r', '\n']) {
         Cow::Owned(sent.replace(['\r', '\n'], ""))
@@ -80,7 +81,7 @@ pub(super) fn bytes(sent: &str) -> Result<Value, TextError> {
     match BASE64.decode(&*text) {
         Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
         Err(_) => {
-            // Go's decoder skips line ends, but counts them.
+            // Go's decoder skips line ends but counts them in the position.
             let (fault, mut at) = (base64_fault(text.as_bytes()), 0);
             let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
             if fault + text.len() % 4 == text.len() {
@@ -102,7 +103,8 @@ pub(super) fn bytes(sent: &str) -> Result<Value, TextError> {
     }
 }
 
-/// The position of Go's error: the invalid character, or the start of the incomplete group.
+/// Returns the position that Go reports: that of the invalid character, or of the start of the
+/// incomplete group.
 fn base64_fault(text: &[u8]) -> usize {
     let valid = |b: &u8| b.is_ascii_alphanumeric() || *b == b'+' || *b == b'/';
     let Some(bad) = text.iter().position(|b| !valid(b)) else {

@@ -1,5 +1,5 @@
-//! The normal form: what Go would write after reading an object. Zero values that `omitempty` drops
-//! are gone, the others are there.
+//! The normal form of objects: the JSON that Go writes after it has read an object. It omits the
+//! zero values that `omitempty` drops and contains all others.
 
 use serde_json::{Map, Value};
 
@@ -7,20 +7,20 @@ use super::leaf::{self, TextError};
 use super::time::Precision;
 use crate::schema::{Field, Schema, Shape, Type, TypeId};
 
-/// Structs inside structs are never deeper than this in the table; a recursive one is always behind
-/// a pointer.
+/// The deepest nesting of zero structs. The structs of the table are nested less deeply, because
+/// every recursive struct is a pointer.
 const ZERO_DEPTH_MAX: usize = super::DEPTH_MAX;
 
-/// Brings an object of this type into normal form: after defaults, patches and other edits of the
-/// tree.
+/// Converts an object of this type to normal form. Defaults, patches and other changes of the tree
+/// require it.
 ///
-/// Values of a wrong type stay as they are: only a decoder can refuse them.
+/// Values of a wrong type stay unchanged, because only a decoder rejects them.
 pub fn normalize(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize_shape(schema, &Shape::Struct(type_id), value, 0);
 }
 
-/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map
-/// from none, nor no bytes from empty ones.
+/// Converts like [`normalize`] an object of a kind that upstream stores as protobuf. Protobuf does
+/// not distinguish an empty list or map from an absent one, nor empty bytes from nil.
 pub fn normalize_stored(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize(schema, type_id, value);
     nil_empty(schema, &Shape::Struct(type_id), value, 0);
@@ -50,7 +50,7 @@ fn nil_empty(schema: &Schema, shape: &Shape, value: &mut Value, depth: usize) {
         (Shape::List(element), Value::Array(list)) => {
             list.iter_mut().for_each(|inner| nil_empty(schema, element, inner, depth + 1));
         }
-        // Of bytes in a map protobuf keeps that they are there: none become empty ones.
+        // For a map of bytes, protobuf keeps the key of a nil value and decodes it as empty bytes.
         (Shape::Map(element), Value::Object(map)) if matches!(**element, Shape::Bytes) => {
             let none = map.values_mut().filter(|inner| inner.is_null());
             none.for_each(|inner| *inner = Value::String(String::new()));
@@ -129,9 +129,9 @@ fn replace(normal: Result<Value, TextError>, value: &mut Value) {
     }
 }
 
-/// Whether something in an object is an empty list or map that the normal form has not: what a
-/// client sent so is kept until the object is stored, since errors tell it apart from what is
-/// absent.
+/// Returns whether an object contains empty lists or maps that the normal form omits. The decoder
+/// keeps those of the request until the object is stored, because errors distinguish them from
+/// absent values.
 pub fn has_empties(schema: &Schema, type_id: TypeId, value: &Value) -> bool {
     shape_has_empties(schema, &Shape::Struct(type_id), value, 0)
 }
@@ -164,13 +164,13 @@ fn is_container(value: &Value) -> bool {
     value.is_array() || value.is_object()
 }
 
-/// Completes one struct whose values are already normal: adds what Go always writes, drops what it
-/// omits.
+/// Completes a struct whose values are in normal form: adds the fields that Go always writes and
+/// removes those that it omits.
 pub(super) fn finish(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
     complete(schema, ty, map, depth, false);
 }
 
-/// As [`finish`], for what a client sent: empty lists and maps stay.
+/// Completes like [`finish`] a struct of a request, and keeps its empty lists and maps.
 pub(super) fn finish_sent(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
     complete(schema, ty, map, depth, true);
 }
@@ -199,12 +199,12 @@ fn complete(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usi
     }
 }
 
-/// Kinds of values whose null is what Go writes for their zero.
+/// Returns whether Go writes null for the zero value of the field.
 fn keeps_null(field: &Field) -> bool {
     matches!(field.shape, Shape::Any)
 }
 
-/// Shapes that `omitempty` never drops: Go structs.
+/// Returns whether `omitempty` never drops the shape, which applies to Go structs.
 fn always_written(shape: &Shape) -> bool {
     matches!(
         shape,
@@ -223,7 +223,7 @@ fn always_written(shape: &Shape) -> bool {
     )
 }
 
-/// Whether `omitempty` drops this value.
+/// Returns whether `omitempty` drops this value.
 fn dropped(field: &Field, value: &Value) -> bool {
     if !field.omit_empty {
         return false;
@@ -242,7 +242,7 @@ fn dropped(field: &Field, value: &Value) -> bool {
     }
 }
 
-/// What Go writes for an absent field, if anything.
+/// Returns the value that Go writes for an absent field, if any.
 fn absent(schema: &Schema, field: &Field, depth: usize) -> Option<Value> {
     if field.pointer {
         return (!field.omit_empty).then_some(Value::Null);
@@ -253,7 +253,7 @@ fn absent(schema: &Schema, field: &Field, depth: usize) -> Option<Value> {
     Some(zero(schema, &field.shape, depth + 1))
 }
 
-/// What Go writes for the zero value of a shape.
+/// Returns the value that Go writes for the zero value of a shape.
 pub(super) fn zero(schema: &Schema, shape: &Shape, depth: usize) -> Value {
     match shape {
         Shape::String => Value::String(String::new()),
@@ -267,7 +267,7 @@ pub(super) fn zero(schema: &Schema, shape: &Shape, depth: usize) -> Value {
     }
 }
 
-/// What Go writes for a zero struct.
+/// Returns the value that Go writes for a zero struct.
 pub(super) fn zero_struct(schema: &Schema, id: TypeId, depth: usize) -> Value {
     let mut map = Map::new();
     if depth < ZERO_DEPTH_MAX {
@@ -276,7 +276,7 @@ pub(super) fn zero_struct(schema: &Schema, id: TypeId, depth: usize) -> Value {
     Value::Object(map)
 }
 
-/// The Go type of a shape as messages print it.
+/// Returns the Go type of a shape in the form of error messages.
 pub(super) fn go_type(schema: &Schema, shape: &Shape) -> String {
     match shape {
         Shape::String => "string".into(),

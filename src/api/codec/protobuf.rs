@@ -1,5 +1,5 @@
-//! Kubernetes' protobuf by the schema table: byte-equal to what upstream writes, and bounded when
-//! it reads.
+//! The protobuf codec of Kubernetes, driven by the schema table. The encoder's output equals
+//! upstream's byte for byte; the decoder limits its work.
 
 mod decode;
 mod encode;
@@ -13,65 +13,65 @@ use super::DecodeError;
 use crate::object::Gvk;
 use crate::schema::{Schema, Shape, TypeId};
 
-/// The media type of single objects and lists.
+/// The media type of single objects and of lists.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// The four bytes before every enveloped object.
+/// The four bytes that precede every enveloped object.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why an object has no protobuf bytes.
+/// The reason why an object cannot be encoded as protobuf.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Upstream has no protobuf for this kind either: tables, custom resources.
+    /// The kind has no protobuf form upstream either, such as a table or a custom resource.
     #[error(
         "object {0} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
     )]
     NoForm(String),
-    /// The object has no kind that the table knows.
+    /// The schema table does not contain the kind of the object.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     UnknownKind {
-        /// `apiVersion` of the object.
+        /// The field `apiVersion` of the object.
         api_version: String,
-        /// `kind` of the object.
+        /// The field `kind` of the object.
         kind: String,
     },
-    /// A value has another type than its field: the object did not pass the decoder.
+    /// A value does not have the type of its field, because the object did not pass the decoder.
     #[error("field {field} holds {found}, which is no {wanted}")]
     Mismatch {
         /// JSON name of the field.
         field: String,
-        /// What it should hold.
+        /// The type of the field.
         wanted: &'static str,
-        /// What it holds.
+        /// The type of the value.
         found: String,
     },
-    /// More nesting than [`super::DEPTH_MAX`].
+    /// The nesting exceeds [`super::DEPTH_MAX`].
     #[error("the object is nested deeper than {} levels", super::DEPTH_MAX)]
     TooDeep,
 }
 
-/// An enveloped message before its type is known.
+/// The envelope of a message whose type is not yet determined (`runtime.Unknown`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Envelope<'a> {
-    /// `apiVersion` of the object inside.
+    /// The `apiVersion` of the enclosed object.
     pub api_version: String,
-    /// `kind` of the object inside.
+    /// The `kind` of the enclosed object.
     pub kind: String,
-    /// The object itself.
+    /// The enclosed object.
     pub raw: &'a [u8],
-    /// Media type of `raw`; empty for protobuf.
+    /// The media type of `raw`; empty for protobuf.
     pub content_type: String,
 }
 
-/// Whether bytes begin as an enveloped object.
+/// Returns whether the bytes begin with the prefix of an enveloped object.
 pub fn is_enveloped(body: &[u8]) -> bool {
     body.starts_with(MAGIC)
 }
 
-/// Takes the envelope off.
+/// Reads the envelope.
 ///
 /// # Errors
-/// When the bytes are no envelope, or one with a content encoding.
+/// Returns an error if the bytes are not an envelope or the envelope has a content encoding.
 pub fn open(body: &[u8]) -> Result<Envelope<'_>, DecodeError> {
     if body.is_empty() {
         return Err(DecodeError::Syntax("empty data".into()));
@@ -111,10 +111,11 @@ pub fn open(body: &[u8]) -> Result<Envelope<'_>, DecodeError> {
     Ok(envelope)
 }
 
-/// Decodes an enveloped object into normal form; `apiVersion` and `kind` are those of the envelope.
+/// Decodes an enveloped object into normal form, with `apiVersion` and `kind` from the envelope.
 ///
 /// # Errors
-/// When the bytes are no envelope, the kind is unknown or the message is malformed.
+/// Returns an error if the bytes are not an envelope, the kind is unknown or the message is
+/// malformed.
 pub fn decode_object(schema: &Schema, body: &[u8]) -> Result<(Gvk, Value), DecodeError> {
     let envelope = open(body)?;
     let gvk = Gvk::from_api_version(&envelope.api_version, &envelope.kind);
@@ -135,10 +136,10 @@ pub fn decode_object(schema: &Schema, body: &[u8]) -> Result<(Gvk, Value), Decod
     Ok((gvk, value))
 }
 
-/// Decodes a bare message of this type into normal form.
+/// Decodes a message of this type without an envelope into normal form.
 ///
 /// # Errors
-/// When the message is malformed.
+/// Returns an error if the message is malformed.
 pub fn decode_message(
     schema: &Schema,
     type_id: TypeId,
@@ -150,18 +151,18 @@ pub fn decode_message(
 /// Encodes an object with its envelope.
 ///
 /// # Errors
-/// When the kind has no protobuf form or the object did not pass the decoder.
+/// Returns an error if the kind has no protobuf form or the object did not pass the decoder.
 pub fn encode_object(schema: &Schema, value: &Value) -> Result<Bytes, EncodeError> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     encode_typed(schema, type_of(schema, api_version, kind)?, api_version, kind, value)
 }
 
-/// Encodes a value of this type in an envelope of this kind, for values that do not name their kind
-/// themselves.
+/// Encodes a value of this type in an envelope with this kind, for values without the fields
+/// `apiVersion` and `kind`.
 ///
 /// # Errors
-/// When the value did not pass the decoder.
+/// Returns an error if the value did not pass the decoder.
 pub fn encode_typed(
     schema: &Schema,
     id: TypeId,
@@ -172,24 +173,25 @@ pub fn encode_typed(
     enveloped(api_version, kind, |out| encode::object(schema, id, value, out))
 }
 
-/// Encodes a list of one kind item by item. Protobuf says the length of the whole before it: who
-/// cannot hold the whole encodes each item twice, first for its length.
+/// Encodes a list of one kind item by item. The length of a protobuf list precedes its items, so a
+/// caller that cannot keep the whole list in memory encodes each item twice, the first time for its
+/// length.
 #[derive(Debug)]
 pub struct ListEncoder {
     api_version: String,
     kind: Box<str>,
-    /// The list's metadata, encoded.
+    /// The encoded metadata of the list.
     metadata: Vec<u8>,
-    /// Number of the field `items`, and their type.
+    /// The field number of `items`.
     tag: u32,
     item: TypeId,
 }
 
 impl ListEncoder {
-    /// For lists of this kind with this metadata.
+    /// Creates an encoder for lists of this kind with this metadata.
     ///
     /// # Errors
-    /// As [`encode_object`].
+    /// Returns the errors of [`encode_object`].
     pub fn new(schema: &Schema, list: &Gvk, metadata: &Value) -> Result<Self, EncodeError> {
         let api_version = list.api_version();
         let ty = schema.get(type_of(schema, &api_version, &list.kind)?);
@@ -209,10 +211,10 @@ impl ListEncoder {
         Ok(Self { api_version, kind, metadata: out.finish(), tag, item })
     }
 
-    /// What precedes items of this length together.
+    /// Returns the bytes that precede the items; `items` is the total encoded length of the items.
     ///
     /// # Errors
-    /// None for a kind of the table.
+    /// Returns no error for a kind of the table.
     pub fn begin(&self, items: usize) -> Result<Vec<u8>, EncodeError> {
         let mut out = Writer::with_capacity(self.metadata.len() + 64);
         begin(&self.api_version, &self.kind, &mut out)?;
@@ -224,7 +226,8 @@ impl ListEncoder {
     /// Appends an item.
     ///
     /// # Errors
-    /// As [`encode_object`]; an item that is no JSON is a mismatch.
+    /// Returns the errors of [`encode_object`], and [`EncodeError::Mismatch`] if the item is not
+    /// valid JSON.
     pub fn item(&self, schema: &Schema, json: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let value: Value = serde_json::from_slice(json).map_err(|e| EncodeError::Mismatch {
             field: "items".into(),
@@ -237,7 +240,7 @@ impl ListEncoder {
         written
     }
 
-    /// What follows the items.
+    /// Returns the bytes that follow the items.
     pub fn end(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(4);
         end(&mut out);
@@ -245,11 +248,11 @@ impl ListEncoder {
     }
 }
 
-/// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with
-/// its enveloped object.
+/// Encodes a watch event as one frame of a watch stream: the length in four bytes, then the event
+/// with its enveloped object.
 ///
 /// # Errors
-/// As [`encode_object`].
+/// Returns the errors of [`encode_object`].
 pub fn encode_watch_event(
     schema: &Schema,
     event_type: &str,
@@ -294,7 +297,7 @@ fn enveloped(
     Ok(out.finish().into())
 }
 
-/// What stands before the object in its envelope.
+/// Writes the part of the envelope that precedes the object.
 fn begin(api_version: &str, kind: &str, out: &mut Writer) -> Result<(), EncodeError> {
     out.raw(MAGIC);
     out.nested(1, |out| {
@@ -304,7 +307,7 @@ fn begin(api_version: &str, kind: &str, out: &mut Writer) -> Result<(), EncodeEr
     })
 }
 
-/// What stands behind the object.
+/// Writes the part of the envelope that follows the object.
 fn end(out: &mut Writer) {
     out.bytes(3, b"");
     out.bytes(4, b"");

@@ -1,8 +1,9 @@
-//! RFC 3339 times and Go durations, read and written as Go does, with Go's messages.
+//! RFC 3339 times and Go durations, parsed and formatted by Go's rules and with Go's error
+//! messages.
 
 use std::fmt::Write as _;
 
-/// A moment: seconds since 1970 in UTC, and nanoseconds.
+/// A point in time in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// Seconds since 1970-01-01T00:00:00Z.
@@ -11,17 +12,17 @@ pub struct Moment {
     pub nanos: u32,
 }
 
-/// Go's zero time, 0001-01-01T00:00:00Z, which JSON writes as `null`.
+/// The seconds of Go's zero time, 0001-01-01T00:00:00Z, which JSON encodes as `null`.
 pub const ZERO_SECONDS: i64 = -62_135_596_800;
 
-/// How precisely a time is written.
+/// The precision with which a time is parsed and formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
-    /// `metav1.Time`.
+    /// `metav1.Time`, with whole seconds.
     Seconds,
-    /// `metav1.MicroTime`.
+    /// `metav1.MicroTime`, with microseconds.
     Micros,
-    /// `metav1.Time` as Go holds it until it writes it: with the fraction of the second.
+    /// `metav1.Time` as Go keeps it in memory, with the fraction of the second.
     Exact,
 }
 
@@ -35,12 +36,12 @@ impl Precision {
 }
 
 impl Moment {
-    /// Whether this is Go's zero time.
+    /// Returns whether this is Go's zero time.
     pub fn is_zero(self) -> bool {
         self.seconds == ZERO_SECONDS && self.nanos == 0
     }
 
-    /// The time in UTC.
+    /// Formats the time in UTC.
     pub fn text(self, precision: Precision) -> String {
         let days = self.seconds.div_euclid(86_400);
         let of_day = self.seconds.rem_euclid(86_400);
@@ -67,7 +68,7 @@ impl Moment {
     }
 }
 
-/// Year, month, day of a day number since 1970 (proleptic Gregorian).
+/// Converts a day number since 1970 to year, month and day (proleptic Gregorian).
 fn civil(days: i64) -> (i64, i64, i64) {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
@@ -79,7 +80,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
 }
 
-/// Day number since 1970 of a date.
+/// Converts a date to its day number since 1970.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
     let era = y.div_euclid(400);
@@ -112,17 +113,17 @@ pub enum TimeError {
         text: String,
         /// Go's layout.
         layout: &'static str,
-        /// The text from the mismatch on.
+        /// The text from the mismatch to the end.
         rest: String,
         /// The element of the layout.
         element: &'static str,
     },
-    /// A number is too large or too small, such as the month.
+    /// A component, such as the month, is out of range.
     #[error("parsing time {}: {part} out of range", quoted(.text))]
     OutOfRange {
         /// The whole text.
         text: String,
-        /// The part of the time.
+        /// The component of the time.
         part: &'static str,
     },
     /// The text continues after the time.
@@ -138,13 +139,13 @@ pub enum TimeError {
 /// A text that Go's `time.ParseDuration` rejects, with its error text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Not a duration, or too long.
+    /// The text is not a duration, or the duration is too long.
     #[error("time: invalid duration {}", quoted(.0))]
     Invalid(String),
-    /// A number without unit.
+    /// A number lacks a unit.
     #[error("time: missing unit in duration {}", quoted(.0))]
     MissingUnit(String),
-    /// A unit that Go does not know.
+    /// Go does not have the unit.
     #[error("time: unknown unit {} in duration {}", quoted(.unit), quoted(.text))]
     UnknownUnit {
         /// The unit.
@@ -186,7 +187,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Digits after the point, as nanoseconds; further digits are cut off.
+    /// Reads the digits after the point as nanoseconds and ignores digits beyond the ninth.
     fn fraction(&mut self) -> u32 {
         let Some(rest) = self.rest.strip_prefix(['.', ',']) else { return 0 };
         let count = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -237,7 +238,7 @@ impl<'a> Parser<'a> {
 ///
 /// # Errors
 ///
-/// The error of Go's `time.Parse`.
+/// Returns the error of Go's `time.Parse`.
 pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, TimeError> {
     let mut p = Parser { whole: text, rest: text, layout: precision.layout() };
     let year = p.digits(4, "2006")?;
@@ -293,7 +294,7 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, TimeError>
 ///
 /// # Errors
 ///
-/// The error of Go's `time.ParseDuration`.
+/// Returns the error of Go's `time.ParseDuration`.
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -337,20 +338,20 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     i64::try_from(signed).map_err(|_| invalid())
 }
 
-/// The largest sum that Go takes, of a negative duration: 2^63 ns.
+/// The largest absolute sum that Go accepts, 2^63 ns; only a negative duration reaches it.
 const DURATION_MAX: u64 = 1 << 63;
 
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// `None` when it is more than any duration.
+/// Parses a whole number; returns `None` if it exceeds every duration.
 fn whole_number(digits: &str) -> Option<u64> {
     if digits.is_empty() { Some(0) } else { digits.parse().ok().filter(|n| *n <= DURATION_MAX) }
 }
 
-/// Nanoseconds of a fraction of a unit. Go computes them in floating point from as many digits as
-/// fit, and so rounds in places.
+/// Returns the nanoseconds of a fraction of a unit. Go computes them in floating point from the
+/// digits that fit, so the result is rounded in the same way.
 fn part_of(fraction: &str, size: u64) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0);
     for digit in fraction.bytes() {
@@ -363,7 +364,7 @@ fn part_of(fraction: &str, size: u64) -> u64 {
     nanos
 }
 
-/// A text in quotes as Go's package `time` writes it: bytes that are not printable ASCII as `\xNN`.
+/// Quotes a text as Go's package `time` does, with bytes outside of printable ASCII as `\xNN`.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -378,7 +379,7 @@ fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Writes nanoseconds as Go does: `1h30m0s`, `1.5s`, `0s`.
+/// Formats nanoseconds as Go does: `1h30m0s`, `1.5s`, `0s`.
 pub fn duration_text(nanos: i64) -> String {
     if nanos == 0 {
         return "0s".into();
@@ -457,7 +458,7 @@ mod tests {
         );
     }
 
-    /// Texts of kube-apiserver 1.37.1.
+    /// The texts are recorded answers of kube-apiserver 1.37.1.
     #[test]
     fn quotes_invalid_times_as_go_does() {
         let fail = |t: &str| parse_time(t, Precision::Seconds).unwrap_err().to_string();
@@ -484,7 +485,7 @@ mod tests {
         ] {
             assert_eq!(duration_text(parse_duration(text).unwrap()), canonical, "{text}");
         }
-        // Cases of Go's own tests of ParseDuration.
+        // The cases are those of Go's tests of `ParseDuration`.
         for (text, nanos) in [
             ("+5s", 5_000_000_000),
             ("-0", 0),

@@ -1,5 +1,5 @@
-//! YAML as a way of writing JSON: the types of YAML 1.1 as upstream reads them, bounded against
-//! alias bombs.
+//! The YAML codec. It converts between YAML and JSON with the types of YAML 1.1, as upstream, and
+//! limits the expansion of aliases.
 
 mod emit;
 
@@ -13,17 +13,18 @@ use super::json::{self, TypeMeta};
 use super::{DEPTH_MAX, DecodeError, Decoded};
 use crate::schema::{Schema, TypeId};
 
-/// Nodes of one document, aliases expanded: far above any object that the body limit of 3 MiB
-/// admits.
+/// The most nodes of one document with aliases expanded. An object within the body limit of 3 MiB
+/// has far fewer.
 const NODES_MAX: usize = 1_000_000;
-/// Bytes of scalars of one document, aliases expanded.
+/// The most bytes of scalars in one document with aliases expanded.
 const SCALAR_BYTES_MAX: usize = 8 << 20;
 
-/// Events that anchors keep and aliases play back, all together: a bomb costs milliseconds, and a
-/// chart that says some things twice is far below.
+/// The most events that the parser records for anchors and replays for aliases, in total. An alias
+/// bomb costs milliseconds up to this limit; a chart that repeats a few values remains far below
+/// it.
 const ALIAS_EVENTS_MAX: usize = 100_000;
 
-/// A value as YAML 1.1 types it.
+/// A value with its type by YAML 1.1.
 struct Node(Value);
 
 struct NodeVisitor;
@@ -57,7 +58,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Node, E> {
-        // upstream writes a whole float without a point, so that it fits an integer field
+        // Upstream formats a whole float without a point, so that an integer field accepts it.
         if value.fract() == 0.0 && value.abs() < 9.0e15 {
             return Ok(Node((value as i64).into()));
         }
@@ -106,19 +107,20 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-/// Reads one YAML document; the keys of a mapping must differ.
+/// Parses one YAML document and rejects duplicate keys in a mapping.
 ///
 /// # Errors
-/// When the text is no YAML, repeats a key, nests too deeply or expands to too much.
+/// Returns an error if the text is not valid YAML, contains a duplicate key, or exceeds the limits
+/// on nesting and expansion.
 pub fn parse(body: &[u8]) -> Result<Value, DecodeError> {
     read(body, DuplicateKeyPolicy::Error).map_err(|error| refusal(&error))
 }
 
-/// As [`parse`], but of repeated keys the last one counts; the text of upstream's strict decoder
-/// names the first of them.
+/// Parses like [`parse`], but the last of several duplicate keys applies. The second value is the
+/// message of upstream's strict decoder about the first duplicate key.
 ///
 /// # Errors
-/// As [`parse`], but for repeated keys.
+/// Returns the errors of [`parse`], except for duplicate keys.
 pub fn parse_doubled(body: &[u8]) -> Result<(Value, Option<String>), DecodeError> {
     let error = match read(body, DuplicateKeyPolicy::Error) {
         Ok(value) => return Ok((value, None)),
@@ -167,8 +169,8 @@ fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_sap
     Ok(node.map_or(Value::Null, |Node(value)| value))
 }
 
-/// The first document of a stream: what comes behind it is not looked at, as upstream's reader does
-/// not.
+/// Returns the first document of a stream. Like upstream's reader, the codec ignores the documents
+/// that follow.
 fn first_document(body: &[u8]) -> &[u8] {
     let (mut at, mut begun) = (0, false);
     for line in body.split_inclusive(|byte| *byte == b'\n') {
@@ -190,29 +192,30 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or(text)
 }
 
-/// Converts a YAML document to JSON text, keys sorted; with what [`parse_doubled`] says of repeated
-/// keys.
+/// Converts a YAML document to JSON text with sorted keys. The second value is the message of
+/// [`parse_doubled`] about duplicate keys.
 ///
 /// # Errors
-/// As [`parse_doubled`].
+/// Returns the errors of [`parse_doubled`].
 pub fn to_json(body: &[u8]) -> Result<(Vec<u8>, Option<String>), DecodeError> {
     let (value, doubled) = parse_doubled(body)?;
     let text = serde_json::to_vec(&value).map_err(|e| DecodeError::Syntax(e.to_string()))?;
     Ok((text, doubled))
 }
 
-/// As [`json::interpret`], for YAML.
+/// Reads `apiVersion` and `kind` of a YAML body, like [`json::interpret`].
 ///
 /// # Errors
-/// When the text is no YAML or the two fields are no strings.
+/// Returns an error if the text is not valid YAML, or with upstream's text if one of the two fields
+/// is not a string.
 pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
     json::interpret(&to_json(body)?.0)
 }
 
-/// As [`json::decode_strict`], for YAML.
+/// Decodes a YAML body as an object, like [`json::decode_strict`].
 ///
 /// # Errors
-/// When the text is no YAML or a value has the wrong type for its field.
+/// Returns an error if the text is not valid YAML or a value has the wrong type for its field.
 pub fn decode_strict(
     schema: &Schema,
     type_id: TypeId,
@@ -224,18 +227,18 @@ pub fn decode_strict(
     Ok(decoded)
 }
 
-/// Writes a value as YAML, as upstream does.
+/// Formats a value as YAML, with upstream's layout.
 pub fn write(value: &Value) -> String {
     emit::write(value)
 }
 
-/// What stands before and behind the items of the list `field` in the document `whole`, which is
-/// written item by item with [`write_item`].
+/// Returns the text that precedes and the text that follows the items of the list `field` in the
+/// document `whole`. The caller formats each item with [`write_item`].
 pub fn write_around(whole: &Map<String, Value>, field: &str) -> (String, String) {
     emit::around(whole, field)
 }
 
-/// Writes one item of a list that is a member of the document.
+/// Formats one item of a list that is a member of the document.
 pub fn write_item(value: Value) -> String {
     emit::item(value)
 }
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn repeated_keys_are_told_as_go_does_and_the_last_counts() {
-        // Line and text of upstream's conformance test of field validation.
+        // The line and the text are those of upstream's conformance test of field validation.
         let text = b"\napiVersion: v1\nkind: K\nmetadata:\n  name: a\nspec:\n  unknown: uk1\n  foo: foo1\n  foo: foo2\n";
         let (value, doubled) = parse_doubled(text).unwrap();
         assert_eq!(value["spec"]["foo"], "foo2");
@@ -300,7 +303,7 @@ mod tests {
             ));
         }
         assert!(parse(bomb.as_bytes()).is_err());
-        // What is kept and played back is counted, not only how deep it is.
+        // The parser limits the number of recorded and replayed events as well as the nesting.
         let error = parse(bomb.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("100001") || error.contains("replay"), "{error}");
         assert!(parse("[".repeat(10_000).as_bytes()).is_err());

@@ -14,16 +14,16 @@ struct Decoder<'a> {
     schema: &'a Schema,
     scanner: Scanner<'a>,
     strict: Vec<String>,
-    /// Inside a value that upstream decodes with a lenient decoder of its own.
+    /// The number of enclosing values for which upstream runs a separate, lenient decoder.
     lenient: usize,
-    /// Where we are, as strict errors print it.
+    /// The path of the current value, as strict errors print it.
     path: Vec<Step<'a>>,
-    /// Go's stack of struct fields, as type errors print it.
+    /// The stack of Go struct fields, as type errors print it.
     fields: Vec<&'a Field>,
     structs: Vec<&'a Type>,
-    /// An error of a custom decoder: it ends Go's decoding at once.
+    /// The error of a custom decoder. Go's decoder stops at such an error.
     fatal: Option<String>,
-    /// The first value of a wrong type: Go goes on and reports it at the end.
+    /// The first type error. Go's decoder continues and reports it at the end.
     saved: Option<String>,
 }
 
@@ -60,8 +60,8 @@ pub(super) fn decode(
 }
 
 impl<'a> Decoder<'a> {
-    /// A value of this shape; nothing for null and for a value of a wrong type. `named` is the Go
-    /// type where it has a name.
+    /// Decodes a value of this shape; returns `None` for null and for a value of a wrong type.
+    /// `named` is the Go type if it is a named type.
     fn value(&mut self, shape: &'a Shape, named: Option<&'a str>) -> Result<Option<Value>, Syntax> {
         let kind = self.scanner.peek()?;
         if kind == Kind::Null {
@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
             }
             (Shape::Bytes, Kind::String) => {
                 let text = self.scanner.string()?.into_owned();
-                // Invalid base64 does not stop Go's decoder.
+                // Go's decoder continues after invalid base64.
                 leaf::bytes(&text).map(Some).or_else(|error| {
                     self.saved.get_or_insert_with(|| error.to_string());
                     Ok(None)
@@ -197,7 +197,7 @@ impl<'a> Decoder<'a> {
         Ok(Value::Object(map))
     }
 
-    /// Bytes as a list of numbers, which Go's decoder takes, too.
+    /// Decodes bytes from a list of numbers, which Go's decoder accepts.
     fn listed_bytes(&mut self) -> Result<Value, Syntax> {
         let mut bytes = Vec::new();
         if let Value::Array(items) = self.scanner.any()? {
@@ -236,7 +236,7 @@ impl<'a> Decoder<'a> {
         Ok(value)
     }
 
-    /// A value that a custom decoder reads from a string.
+    /// Decodes a string with a custom decoder.
     fn text(
         &mut self,
         kind: Kind,
@@ -281,7 +281,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A schema, or a list of strings or schemas; anything else is silently nothing, as upstream.
+    /// Decodes a schema, or a list of strings or schemas; any other value is ignored without an
+    /// error, as upstream.
     fn props_or(
         &mut self,
         id: TypeId,
@@ -393,13 +394,13 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The Go type of an element when the type of its list or map has a name in it: `[]v1.Capability`
-/// holds `v1.Capability`.
+/// Returns the Go type of an element if the type of its list or map contains a named type: the
+/// elements of `[]v1.Capability` are `v1.Capability`.
 fn element_name<'a>(named: Option<&'a str>, prefix: &str) -> Option<&'a str> {
     named.and_then(|n| n.strip_prefix(prefix))
 }
 
-/// Fields that were seen in one object.
+/// The fields that the decoder has read in one object.
 #[derive(Default)]
 struct SeenKeys {
     low: u128,

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::super::{DEPTH_MAX, STRICT_ERRORS_MAX};
 
-/// A syntax error with Go's text.
+/// A syntax error with the text of Go's `encoding/json`.
 #[derive(Debug)]
 pub(super) struct Syntax(pub(super) String);
 
@@ -16,7 +16,7 @@ pub(super) struct Scanner<'a> {
     depth: usize,
 }
 
-/// What the next value is.
+/// The type of the next value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Object,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The name in type errors.
+    /// Returns the name of the type in type errors.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Object => "object",
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// A byte as Go's `encoding/json` shows it in its faults.
+/// Formats a byte as Go's `encoding/json` does in its error messages.
 fn character(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".to_owned(),
@@ -66,8 +66,8 @@ impl<'a> Scanner<'a> {
         Self { data, pos: 0, depth: 0 }
     }
 
-    /// The error for the byte at the position. What ends within a word, a number or an escape goes
-    /// on with a space, as Go has it.
+    /// Returns the error for the byte at the current position. If the input ends within a literal,
+    /// a number or an escape, the error names a space, as Go's does.
     fn fault(&self, context: &str) -> Syntax {
         let within = ["in literal", "numeric literal", "character escape", "escape code"];
         let byte = match self.data.get(self.pos).copied() {
@@ -85,7 +85,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The kind of the value that begins here, after white space; consumes nothing of it.
+    /// Skips white space and returns the type of the next value without consuming the value.
     pub(super) fn peek(&mut self) -> Result<Kind, Syntax> {
         self.space();
         Ok(match self.data.get(self.pos) {
@@ -100,20 +100,20 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// After the top-level value only white space may follow.
+    /// Checks that only white space follows the top-level value.
     pub(super) fn end(&mut self) -> Result<(), Syntax> {
         self.space();
         if self.pos < self.data.len() { Err(self.fault("after top-level value")) } else { Ok(()) }
     }
 
-    /// Enters an object or array.
+    /// Enters an object or an array.
     pub(super) fn open(&mut self) -> Result<(), Syntax> {
         self.pos += 1;
         self.depth += 1;
         if self.depth > DEPTH_MAX { Err(self.fault("exceeded max depth")) } else { Ok(()) }
     }
 
-    /// The next key of an object and its colon, or the end of the object.
+    /// Reads the next key of an object and its colon; returns `None` at the end of the object.
     pub(super) fn key(&mut self, first: &mut bool) -> Result<Option<Cow<'a, str>>, Syntax> {
         self.space();
         match self.data.get(self.pos) {
@@ -142,7 +142,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(key))
     }
 
-    /// Whether another element of an array follows.
+    /// Returns whether the array has another element.
     pub(super) fn element(&mut self, first: &mut bool) -> Result<bool, Syntax> {
         self.space();
         match self.data.get(self.pos) {
@@ -154,7 +154,7 @@ impl<'a> Scanner<'a> {
             Some(b',') if !*first => {
                 self.pos += 1;
                 self.space();
-                // a comma must be followed by a value
+                // A value must follow a comma.
                 if self.data.get(self.pos) == Some(&b']') {
                     return Err(self.fault("looking for beginning of value"));
                 }
@@ -166,7 +166,8 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// A string; the position is at its quote. Invalid UTF-8 and lone surrogates become U+FFFD.
+    /// Reads a string; the current position is its opening quote. Invalid UTF-8 and lone surrogates
+    /// become U+FFFD.
     pub(super) fn string(&mut self) -> Result<Cow<'a, str>, Syntax> {
         let start = self.pos + 1;
         self.pos = start;
@@ -250,7 +251,7 @@ impl<'a> Scanner<'a> {
         Ok(code)
     }
 
-    /// A number as it is written; the position is at its first byte.
+    /// Reads a number and returns its text; the current position is its first byte.
     pub(super) fn number(&mut self) -> Result<&'a str, Syntax> {
         let start = self.pos;
         if self.data.get(self.pos) == Some(&b'-') {
@@ -288,7 +289,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `true`, `false` or `null`.
+    /// Reads `true`, `false` or `null`.
     pub(super) fn literal(&mut self, kind: Kind) -> Result<(), Syntax> {
         let word = match kind {
             Kind::Bool(true) => "true",
@@ -307,7 +308,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Any value without a type: integers stay integers.
+    /// Reads a value of any type; integers remain integers.
     pub(super) fn any(&mut self) -> Result<Value, Syntax> {
         let kind = self.peek()?;
         match kind {
@@ -337,8 +338,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// As [`Scanner::any`]; keys that an object has twice are noted with their path, as Go's strict
-    /// decoder has them.
+    /// Reads like [`Scanner::any`] and records the paths of duplicate keys in the form of Go's
+    /// strict decoder.
     pub(super) fn any_strict(
         &mut self,
         path: &mut String,
@@ -411,7 +412,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// A number without a type; what does not fit a float becomes the largest one.
+/// Converts the text of a number to a JSON value; a number beyond the range of a float becomes the
+/// largest float.
 pub(super) fn number_value(text: &str) -> Value {
     if !text.contains(['.', 'e', 'E'])
         && let Ok(integer) = text.parse::<i64>()

@@ -1,4 +1,4 @@
-//! Decoding against literal expectations and recorded answers.
+//! Tests of the decoder with literal expectations and recorded answers of upstream.
 
 use serde_json::json;
 
@@ -52,8 +52,8 @@ fn writes_the_normal_form_of_go() {
     );
 }
 
-/// `encoding/json` reads a list of numbers into bytes, and names the type of an element that is
-/// none.
+/// `encoding/json` decodes a list of numbers as bytes and reports the type of an element that is
+/// not a number.
 #[test]
 fn bytes_may_be_a_list_of_numbers() {
     let secret = |data: &str| decode("v1", "Secret", &format!(r#"{{"data":{{"k":{data}}}}}"#));
@@ -133,7 +133,7 @@ fn says_what_go_says_about_bad_syntax() {
         ("{\"a\":\"\n\"}", "invalid character '\\n' in string literal"),
         ("{\"a\":\"\\x\"}", "invalid character 'x' in string escape code"),
         ("{} x", "invalid character 'x' after top-level value"),
-        // Go's scanner takes the end for a space.
+        // Go's scanner treats the end of the input as a space.
         ("{\"a\":tru", "invalid character ' ' in literal true (expecting 'e')"),
         ("{\"a\":-", "invalid character ' ' in numeric literal"),
         ("{\"a\":\"\\", "invalid character ' ' in string escape code"),
@@ -181,15 +181,15 @@ fn keeps_strings_as_go_reads_them() {
     );
 }
 
-/// The body in its own order of keys.
+/// A body with the original order of its keys.
 #[derive(serde::Deserialize)]
 struct Raw<'a> {
     #[serde(borrow)]
     body: Option<&'a serde_json::value::RawValue>,
 }
 
-/// Every refusal of upstream's recorded answers that its decoder made, from the folder in
-/// `KUBE_LITE_ANSWERS`.
+/// Compares with every recorded answer in which upstream's decoder rejects the body; the folder is
+/// that of `KUBE_LITE_ANSWERS`.
 #[test]
 fn agrees_with_recorded_refusals() {
     #[allow(
@@ -216,7 +216,7 @@ fn agrees_with_recorded_refusals() {
         };
         let Some(id) = schema.kind(&Gvk::from_api_version(version, kind)) else { continue };
         let message = case["answer"]["message"].as_str().unwrap_or_default();
-        // a time that the recording replaced by a mark
+        // The recording replaces a time by this placeholder.
         let body = body.replace("$ct", "2026-01-01T00:00:00Z");
         let decoder_said = [
             "cannot unmarshal",

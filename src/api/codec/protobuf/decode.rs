@@ -1,6 +1,6 @@
 //! Decodes protobuf messages to JSON values in normal form (see `codec::normal`).
 //!
-//! Parameters named `kind` are the wire type of the field that the reader is at.
+//! Parameters named `kind` are the wire type of the current field.
 
 use base64::Engine as _;
 use serde_json::{Map, Number, Value};
@@ -11,7 +11,7 @@ use super::wire::Reader;
 use super::{decode_object, is_enveloped};
 use crate::schema::{Field, Node, Schema, Shape, Type, TypeId, What};
 
-/// The last second of the year 9999: JSON has no later times.
+/// The last second of the year 9999, the latest time in JSON.
 const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// Decodes a message of the type `id`.
@@ -62,8 +62,8 @@ fn fields(
     Ok(())
 }
 
-/// Decodes one occurrence of a field into the object: elements of lists and maps are added, other
-/// values replace the former one.
+/// Decodes one occurrence of a field into the object. An occurrence extends a list or a map and
+/// replaces any other value.
 fn add_field(
     schema: &Schema,
     field: &Field,
@@ -80,13 +80,13 @@ fn add_field(
         Shape::List(element) => {
             let slot = map.entry(field.json.as_ref()).or_insert_with(|| Value::Array(Vec::new()));
             let Value::Array(list) = slot else { return Ok(()) };
-            // Numbers in one length-delimited field (wire type 2).
+            // A length-delimited field (wire type 2) contains packed numbers.
             let packed =
                 kind == 2 && matches!(element.as_ref(), Shape::Int32 | Shape::Int64 | Shape::Bool);
             if packed {
                 let mut inner = Reader::new(reader.bytes(kind)?);
                 while !inner.is_empty() {
-                    // 0: each packed number is a varint.
+                    // Each packed number is a varint (wire type 0).
                     list.push(value_of_shape(schema, element, &mut inner, 0, depth)?);
                 }
             } else {
@@ -125,14 +125,14 @@ fn map_entry(
         }
     }
     let absent = || match element {
-        // Upstream's generated code initializes the value with empty bytes, not with nil.
+        // Upstream's generated code initializes the value with empty bytes instead of nil.
         Shape::Bytes => Value::String(String::new()),
         _ => normal::zero(schema, element, depth + 1),
     };
     Ok((key, value.unwrap_or_else(absent)))
 }
 
-/// Decodes a list that protobuf wraps in a message of its own; the elements have tag 1.
+/// Decodes a list that protobuf wraps in a separate message; the elements have tag 1.
 fn wrapped_list(
     schema: &Schema,
     element: &Shape,
@@ -202,7 +202,7 @@ fn int32(value: u64) -> i32 {
     value as i32
 }
 
-/// The last varint of a message under this tag, or zero.
+/// Returns the last varint of a message with this tag, or zero.
 fn last_varint(data: &[u8], wanted: u32) -> Result<u64, DecodeError> {
     let mut reader = Reader::new(data);
     let mut value = 0;

@@ -1,4 +1,4 @@
-//! From values in normal form to messages.
+//! Encodes values in normal form as protobuf messages.
 
 use base64::Engine as _;
 use serde_json::{Map, Value};
@@ -57,7 +57,8 @@ fn nodes(
     Ok(())
 }
 
-/// Writes one field; `None` and null are the zero value, or nothing for pointers, lists and maps.
+/// Writes one field. `None` and null are written as the zero value, or not at all for pointers,
+/// lists and maps.
 pub(super) fn field(
     schema: &Schema,
     f: &Field,
@@ -106,8 +107,7 @@ impl FieldWriter<'_> {
         values.iter().try_for_each(|value| self.write(shape, value, tag, out))
     }
 
-    /// Writes one value of this shape, which is the field's shape or that of its elements, under a
-    /// tag.
+    /// Writes one value with a tag. The shape is that of the field or that of its elements.
     fn write(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
         let bad = |wanted| mismatch(&self.field.json, wanted, value);
         match shape {
@@ -151,7 +151,7 @@ impl FieldWriter<'_> {
         Ok(())
     }
 
-    /// Writes a value that upstream's types hold in a message of their own: a quantity, a time, a
+    /// Writes a value for which upstream's types use a separate message: a quantity, a time, a
     /// duration, an `IntOrString` or raw JSON.
     fn write_leaf_message(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
         let bad = |wanted| mismatch(&self.field.json, wanted, value);
@@ -203,8 +203,8 @@ impl FieldWriter<'_> {
         Ok(())
     }
 
-    /// Writes a value that is a message of its own: a struct, a list inside a list or map, or a
-    /// union of the schema of a CustomResourceDefinition.
+    /// Writes a value that is a message: a struct, a list inside a list or map, or a union of the
+    /// schema of a CustomResourceDefinition.
     fn write_message(self, shape: &Shape, value: &Value, tag: u32, out: &mut Writer) -> Done {
         match shape {
             Shape::PropsOrBool(id) => out.nested(tag, |out| {
@@ -253,7 +253,8 @@ fn integer(value: &Value) -> Option<i64> {
     if value.is_null() { Some(0) } else { value.as_i64() }
 }
 
-/// `None` when the value is not a time; the inner option is `None` for Go's zero time.
+/// Parses a time. The outer option is `None` if the value is not a time, the inner one if it is
+/// Go's zero time.
 #[allow(clippy::option_option, reason = "two different absences")]
 fn moment(value: &Value, precision: Precision) -> Option<Option<Moment>> {
     if value.is_null() {

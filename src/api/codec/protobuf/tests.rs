@@ -1,4 +1,4 @@
-//! Encoding and decoding against the golden files.
+//! Tests of the encoder and the decoder with upstream's golden files.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,13 @@ use serde_json::json;
 use super::*;
 
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
-/// Kubernetes' own round-trip data, one fully populated object per kind.
+/// Returns the folder of Kubernetes' round-trip data, which contains one fully populated object per
+/// kind.
 fn golden_dir() -> Option<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "where the data is is the caller's business")]
     let named = std::env::var_os("KUBE_LITE_GOLDEN").map(PathBuf::from);
-    // Tests run in the folder of their crate. Its path at compile time would be that of another
-    // checkout whose build is used again.
+    // Tests run in the folder of their crate. The path at compile time can be that of another
+    // checkout whose build is reused.
     let beside = || PathBuf::from("../../../shared/kubernetes-1.37/golden");
     let dir = named.unwrap_or_else(beside);
     if dir.is_dir() {
@@ -58,7 +59,7 @@ fn golden_objects_survive_both_formats() {
     for (name, value, pb) in golden() {
         let mut fault =
             |what: &str, detail: String| faults.push(format!("{name}: {what}: {detail}"));
-        // a watch event is the one object that does not name its kind
+        // A watch event is the only object without a kind.
         let bare = value["kind"].is_null();
         let id = if bare {
             schema.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent").unwrap()
@@ -120,7 +121,8 @@ fn golden_objects_survive_both_formats() {
     assert!(faults.is_empty(), "{} faults\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Any bytes: an error or a value, never a panic and never unbounded work.
+/// Decodes arbitrary bytes, which results in an error or a value, without a panic and with bounded
+/// work.
 #[test]
 fn golden_objects_with_flipped_bytes_do_not_panic() {
     let schema = Schema::builtin();
@@ -150,7 +152,7 @@ fn writes_zero_values_as_gogo_does() {
     let expected = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x1b\
         \x0a\x11\x0a\x01a\x12\x00\x1a\x00\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00\
         \x12\x06\x0a\x01k\x12\x01v\x1a\x00\x22\x00";
-    // 17 bytes of metadata: seven empty fields and the name
+    // The metadata has 17 bytes: seven empty fields and the name.
     assert_eq!(first_difference(&bytes, expected), first_difference(expected, expected));
 }
 
@@ -168,7 +170,7 @@ fn lists_and_events_hold_the_bytes_of_their_objects() {
     assert!(frame.ends_with(&object));
 }
 
-/// ConfigMaps as a list at revision 7.
+/// Encodes ConfigMaps as a list at revision 7.
 fn encoded_list(schema: &Schema, items: &mut dyn Iterator<Item = String>) -> Vec<u8> {
     let list = Gvk::new("", "v1", "ConfigMapList");
     let encoder = ListEncoder::new(schema, &list, &json!({"resourceVersion":"7"})).unwrap();

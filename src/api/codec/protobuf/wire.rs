@@ -1,8 +1,8 @@
-//! The protobuf wire format: keys, varints, length-delimited fields.
+//! The protobuf wire format: keys, varints and length-delimited fields.
 
 use super::super::DecodeError;
 
-/// Appends fields.
+/// Writes the fields of a message.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -10,7 +10,7 @@ impl Writer {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// Appends to these bytes.
+    /// Creates a writer that appends to these bytes.
     pub(crate) fn behind(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
@@ -51,14 +51,14 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// What stands before a field of so many bytes.
+    /// Writes the key and the length that precede a length-delimited field of `length` bytes.
     pub(crate) fn delimited(&mut self, tag: u32, length: usize) {
         self.key(tag, 2);
         self.varint_raw(length as u64);
     }
 
-    /// A message whose length is known only when it is written: room for a short length is left and
-    /// widened when needed.
+    /// Writes a message whose length is not known in advance. The writer reserves room for a short
+    /// length and widens it if necessary.
     pub(crate) fn nested<E>(
         &mut self,
         tag: u32,
@@ -86,12 +86,12 @@ impl Writer {
     }
 }
 
-/// Reads fields of one message; every length is checked against what is there.
+/// Reads the fields of one message and checks every length against the remaining bytes.
 pub(super) struct Reader<'a> {
     data: &'a [u8],
 }
 
-/// Wire types.
+/// The wire types of protobuf.
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
 const DELIMITED: u8 = 2;
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Syntax("proto: integer overflow".into()))
     }
 
-    /// Field number and wire type of the next field, or nothing at the end.
+    /// Reads the field number and the wire type of the next field; returns `None` at the end.
     pub(super) fn key(&mut self) -> Result<Option<(u32, u8)>, DecodeError> {
         if self.data.is_empty() {
             return Ok(None);

@@ -1,20 +1,20 @@
-//! YAML as upstream writes it: block style, keys in a natural order, scalars plain where they can
-//! be, folded behind column 80.
+//! The YAML emitter with upstream's layout: block style, keys in natural order, plain scalars where
+//! the syntax permits them, and folding at column 80.
 //!
 //! The rules are those of `go.yaml.in/yaml/v2` (`encode.go`, `emitterc.go`, `sorter.go`), which
-//! `sigs.k8s.io/yaml` writes with.
+//! `sigs.k8s.io/yaml` uses.
 
 use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-/// A space behind this column becomes a line break.
+/// The column after which the emitter replaces a space by a line break.
 const WIDTH: usize = 80;
-/// A longer key is written behind a question mark.
+/// The longest simple key. The emitter writes a longer key as a complex key, after `?`.
 const SIMPLE_KEY_MAX: usize = 128;
 const STEP: usize = 2;
 
-/// Writes a value as a document.
+/// Formats a value as a document.
 pub(super) fn write(value: &Value) -> String {
     let mut out = Emitter::default();
     out.node(value, 0, NodePosition::Root);
@@ -22,8 +22,8 @@ pub(super) fn write(value: &Value) -> String {
     out.text
 }
 
-/// What stands before and behind the items of the list `field` in the document `whole`; the items
-/// are to be written by [`item`].
+/// Returns the text that precedes and the text that follows the items of the list `field` in the
+/// document `whole`. [`item`] formats the items.
 pub(super) fn around(whole: &Map<String, Value>, field: &str) -> (String, String) {
     let part = |side: Ordering| -> String {
         let members = whole.iter().filter(|(key, _)| natural(key, field) == side);
@@ -33,27 +33,26 @@ pub(super) fn around(whole: &Map<String, Value>, field: &str) -> (String, String
     (format!("{}{field}:\n", part(Ordering::Less)), part(Ordering::Greater))
 }
 
-/// An item of a list that is a member of the document.
+/// Formats an item of a list that is a member of the document.
 pub(super) fn item(value: Value) -> String {
-    // Such a list stands at the column of its key, as one that is a document.
+    // The list has the indentation of its key, which is that of a list at the root.
     write(&Value::Array(vec![value]))
 }
 
-/// Where a value stands: what it may share a line with.
+/// The position of a value, which determines whether it shares a line with its parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NodePosition {
     Root,
-    /// Behind the colon of a key that is indented by so much.
+    /// After the colon of a key with this indentation.
     Member,
-    /// Behind a dash, or behind the colon of a key with a question mark; the line is indented
-    /// already.
+    /// After a dash, or after the colon of a complex key. The line is already indented.
     Item,
 }
 
 #[derive(Default)]
 struct Emitter {
     text: String,
-    /// Characters on the line.
+    /// The number of characters on the current line.
     column: usize,
 }
 
@@ -63,7 +62,7 @@ impl Emitter {
         self.column += text.chars().count();
     }
 
-    /// Begins a line with this indentation, unless the line is at it.
+    /// Starts a line with this indentation, unless the current line is at this column.
     fn line(&mut self, indent: usize) {
         if self.column > 0 {
             self.text.push('\n');
@@ -105,13 +104,13 @@ impl Emitter {
             }
             self.string(key, indent, true);
             self.put(":");
-            // Lists stand at the column of their key.
+            // A list has the indentation of its key.
             let inner = if value.is_array() { indent } else { indent + STEP };
             self.value(value, inner, NodePosition::Member);
         }
     }
 
-    /// What follows a dash or a colon.
+    /// Writes the value after a dash or a colon.
     fn value(&mut self, value: &Value, indent: usize, place: NodePosition) {
         let is_block = match value {
             Value::Object(map) => !map.is_empty(),
@@ -136,7 +135,7 @@ impl Emitter {
                 self.put(&text);
             }
             Value::String(text) => {
-                // At the root a text is indented, too, when it goes on.
+                // The continuation lines of a string are indented at the root, too.
                 self.string(text, indent.max(STEP), false);
             }
             Value::Array(_) => self.put("[]"),
@@ -183,11 +182,11 @@ impl Emitter {
                 self.put(line);
             }
         }
-        // What follows begins its line whether this one is empty or not.
+        // The next value starts a new line, even if this line is empty.
         self.column = self.column.max(1);
     }
 
-    /// A text that may break at single spaces; `quoted` doubles its quotes.
+    /// Writes a string with line breaks at single spaces; `quoted` doubles its single quotes.
     fn folded(&mut self, text: &str, indent: usize, is_key: bool, quoted: bool) {
         let chars: Vec<char> = text.chars().collect();
         let mut after_space = false;
@@ -266,7 +265,8 @@ fn escaped(char: char) -> String {
     short.to_owned()
 }
 
-/// Upstream's library prints no characters beyond the basic plane.
+/// Returns whether upstream's library prints the character, which excludes all outside the basic
+/// multilingual plane.
 fn is_printable(char: char) -> bool {
     matches!(
         u32::from(char),
@@ -274,7 +274,7 @@ fn is_printable(char: char) -> bool {
     )
 }
 
-/// The styles that a text can have.
+/// The scalar styles that a string permits.
 struct Look {
     plain: bool,
     single: bool,
@@ -323,7 +323,7 @@ impl Look {
     }
 }
 
-/// Whether the text, written plainly, would be read as something else than a text.
+/// Returns whether a parser resolves the plain text to a type other than string.
 fn is_other(text: &str) -> bool {
     match text.as_bytes().first() {
         Some(b'y' | b'Y' | b'n' | b'N' | b't' | b'T' | b'f' | b'F' | b'o' | b'O' | b'~') => {
@@ -371,7 +371,7 @@ fn is_other(text: &str) -> bool {
     }
 }
 
-/// `strconv.ParseInt` and `ParseUint` with base 0.
+/// Returns whether `strconv.ParseInt` or `ParseUint` with base 0 accepts the text.
 fn is_integer(text: &str) -> bool {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, base) = match bare.get(..2).map(str::to_ascii_lowercase).as_deref() {
@@ -387,7 +387,7 @@ fn is_integer(text: &str) -> bool {
     };
     match text.as_bytes().first() {
         Some(b'-') => number <= 1 << 63,
-        // Only a number without a sign may be an unsigned one.
+        // Only a number without a sign can be an unsigned one.
         Some(b'+') => number < 1 << 63,
         _ => true,
     }
@@ -412,7 +412,7 @@ fn is_float(text: &str) -> bool {
     whole && power && bare.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`
+/// Returns whether the text matches `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`.
 fn is_base_60(text: &str) -> bool {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (bare, fraction) = bare.split_once('.').unwrap_or((bare, ""));
@@ -428,7 +428,7 @@ fn is_base_60(text: &str) -> bool {
         && number(fraction)
 }
 
-/// A date, or a moment as the library reads it.
+/// Returns whether the library resolves the text to a date or a time.
 fn is_time(text: &str) -> bool {
     let Some((year, rest)) = text.split_once('-') else { return false };
     if year.len() != 4 || !year.bytes().all(|b| b.is_ascii_digit()) {
@@ -478,7 +478,7 @@ fn is_time(text: &str) -> bool {
     in_range && fraction && zone.is_some_and(is_zone) == zoned
 }
 
-/// The order of keys: numbers by their value, letters behind everything else.
+/// Compares two keys in natural order: numbers by value, letters after all other characters.
 fn natural(a: &str, b: &str) -> Ordering {
     let (left, right): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     for (at, (l, r)) in left.iter().zip(&right).enumerate() {
@@ -496,7 +496,7 @@ fn natural(a: &str, b: &str) -> Ordering {
             digits.filter_map(|c| u8::try_from(*c).ok()).collect()
         };
         let (ln, rn) = (run(&left), run(&right));
-        // Inside of a number a zero is no leading one.
+        // Within a number, a zero is not a leading zero.
         let before = left.get(..at).unwrap_or_default();
         let inside = (*l == '0' || *r == '0')
             && before.iter().rev().take_while(|c| c.is_ascii_digit()).any(|c| *c != '0');
@@ -515,7 +515,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Parts of answers of kube-apiserver 1.37.1 to `Accept: application/yaml`.
+    /// The texts are parts of the answers of kube-apiserver 1.37.1 to `Accept: application/yaml`.
     #[test]
     fn answers_are_written_as_upstream_writes_them() {
         let refusal = json!({"apiVersion": "v1", "code": 400, "kind": "Status", "metadata": {}, "reason": "BadRequest", "status": "Failure",
@@ -537,7 +537,7 @@ mod tests {
         );
     }
 
-    /// What `go.yaml.in/yaml/v2` makes of these by its source.
+    /// The texts follow from the source of `go.yaml.in/yaml/v2`.
     #[test]
     fn texts_have_the_style_of_the_library() {
         let of = |text: &str| {
