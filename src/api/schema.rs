@@ -1,7 +1,7 @@
-//! The schema table: what every API type looks like, as a value that can be extended at run time.
+//! The schema table, which describes every API type and can be extended at run time.
 //!
-//! It drives strict decoding, JSON ↔ protobuf, defaulting, strategic merge, server-side apply and
-//! OpenAPI.
+//! Strict decoding, the conversion between JSON and protobuf, defaulting, strategic merge patch,
+//! server-side apply and OpenAPI use it.
 
 mod builtin;
 pub mod defaults;
@@ -16,14 +16,14 @@ use crate::object::Gvk;
 
 pub(crate) use self::proto::{Node, What};
 
-/// Index of a type in its [`Schema`].
+/// The index of a type in its [`Schema`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(pub u32);
 
 /// The shape of one value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Shape {
-    /// Go `string` and its named kinds.
+    /// Go `string` and the named types based on it.
     String,
     /// Go `bool`.
     Bool,
@@ -64,83 +64,85 @@ pub enum Shape {
     List(Box<Shape>),
     /// A map from string to one shape.
     Map(Box<Shape>),
-    /// An item or value of a custom resource that says itself how it merges; of the field only
-    /// shape and merging count.
+    /// An item or a value of a custom resource with its own merge rules; only the shape and the
+    /// merge rules of the field apply.
     Typed(Arc<Field>),
 }
 
 /// How a list merges in server-side apply (`x-kubernetes-list-type`).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum ListType {
-    /// Replaced as a whole.
+    /// The list is replaced as a whole.
     #[default]
     Atomic,
-    /// A set of scalars.
+    /// The list is a set of scalars.
     Set,
-    /// Elements told apart by these keys.
+    /// The list is a map; these fields are the key of an element.
     Map(Vec<Arc<str>>),
 }
 
-/// How strategic merge patch treats a field (`patchStrategy`, `patchMergeKey`).
+/// The rules of strategic merge patch for a field (`patchStrategy`, `patchMergeKey`).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PatchStrategy {
-    /// Elements or scalars are merged, not replaced.
+    /// Whether elements or scalars are merged instead of replaced.
     pub merge: bool,
-    /// Keys absent from the patch are removed.
+    /// Whether keys that the patch lacks are removed.
     pub retain_keys: bool,
-    /// The key that tells list elements apart.
+    /// The field that identifies a list element.
     pub merge_key: Option<Arc<str>>,
 }
 
-/// One field of a struct. Inlined Go structs are flattened in [`Type::fields`]; `path` keeps their
-/// protobuf nesting.
+/// A field of a struct. [`Type::fields`] contains the fields of inlined Go structs directly;
+/// `inlined_in` records their nesting in protobuf.
 ///
-/// Build one with [`Field::new`] or `Field { …, ..Field::default() }`: more columns may come.
+/// Create one with [`Field::new`] or `Field { …, ..Field::default() }`, because columns may be
+/// added.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Field {
-    /// JSON name.
+    /// The JSON name.
     pub json: Arc<str>,
-    /// Go name, as error messages of the decoder print it.
+    /// The Go name, which error messages of the decoder contain.
     pub go: Arc<str>,
-    /// Protobuf field number; 0 when the type has no protobuf form.
+    /// The protobuf field number; 0 if the type has no protobuf form.
     pub tag: u32,
-    /// Protobuf tags of the inlined messages around this field, outermost first; usually empty.
+    /// The protobuf tags of the inlined messages that contain this field, outermost first; usually
+    /// empty.
     pub inlined_in: Box<[u32]>,
-    /// Go names of the inlined structs around this field, dotted, as paths in error messages have
-    /// them; usually absent.
+    /// The Go names of the inlined structs that contain this field, joined with dots, as paths in
+    /// error messages contain them; usually absent.
     pub embedded: Option<Arc<str>>,
-    /// What it holds.
+    /// The shape of the value.
     pub shape: Shape,
-    /// A Go pointer: absence differs from the zero value.
+    /// Whether the Go field is a pointer, so that absence differs from the zero value.
     pub pointer: bool,
-    /// Dropped from JSON when zero.
+    /// Whether JSON omits the zero value.
     pub omit_empty: bool,
-    /// Required by OpenAPI (no `+optional`, not `omitempty`).
+    /// Whether OpenAPI requires the field (no `+optional`, not `omitempty`).
     pub required: bool,
-    /// Default that the table itself states (`+default=`).
+    /// The default that the Go type declares (`+default=`).
     pub default: Option<Arc<Value>>,
-    /// Known values of an enum (of the elements, for lists and maps), empty otherwise.
+    /// The values of an enum, or of the elements for lists and maps; empty for other types.
     pub allowed: Arc<[Arc<str>]>,
-    /// Server-side apply list type (lists only).
+    /// The list type of server-side apply, for lists only.
     pub list_type: ListType,
-    /// The list type is stated to be atomic, not merely absent.
+    /// Whether the Go type declares the list type `atomic`, instead of no list type.
     pub list_atomic: bool,
-    /// Server-side apply: a struct or map that is replaced as a whole (`structType=atomic`,
+    /// Whether server-side apply replaces the struct or map as a whole (`structType=atomic`,
     /// `mapType=atomic`).
     pub atomic: bool,
-    /// Strategic merge rules.
+    /// The rules of strategic merge patch.
     pub patch: PatchStrategy,
-    /// The Go type as messages print it, when a named type other than a struct is in it
+    /// The Go type in the form of error messages, if it contains a named type other than a struct
     /// (`v1.Protocol`, `[]v1.Capability`).
     pub go_type: Option<Arc<str>>,
-    /// Dropped from JSON when it is a zero struct or time (`omitzero`).
+    /// Whether JSON omits a zero struct or a zero time (`omitzero`).
     pub omit_zero: bool,
-    /// A list that protobuf wraps in a message of its own (`metav1.Verbs`).
+    /// Whether protobuf wraps the list in a separate message (`metav1.Verbs`).
     pub wrapped: bool,
 }
 
 impl Field {
-    /// A plain optional field that keeps its zero value, without a protobuf form.
+    /// Creates an optional field without a protobuf form, whose explicit zero value is kept.
     pub fn new(json: &str, shape: Shape) -> Self {
         let name: Arc<str> = json.into();
         Self {
@@ -154,25 +156,25 @@ impl Field {
     }
 }
 
-/// One struct type.
+/// A struct type.
 #[derive(Debug, Clone)]
 pub struct Type {
-    /// Full name, such as `io.k8s.api.core.v1.Pod`.
+    /// The full name, such as `io.k8s.api.core.v1.Pod`.
     pub name: Arc<str>,
-    /// Fields in Go order.
+    /// The fields in Go's order.
     pub fields: Vec<Field>,
-    /// Fields that the table does not name are kept (custom resources with
+    /// Whether the decoder keeps fields that the type lacks (custom resources with
     /// `x-kubernetes-preserve-unknown-fields`).
     pub open: bool,
-    /// The whole struct is atomic in server-side apply.
+    /// Whether server-side apply treats the whole struct as atomic.
     pub atomic: bool,
-    /// Positions in `fields`, sorted by JSON name.
+    /// The positions in `fields`, sorted by JSON name.
     index: Box<[u32]>,
     pub(crate) proto: proto::Layout,
 }
 
 impl Type {
-    /// A type of these fields.
+    /// Creates a type with these fields.
     pub fn new(name: Arc<str>, fields: Vec<Field>) -> Self {
         let mut index: Vec<u32> = (0_u32..).take(fields.len()).collect();
         index.sort_by_key(|i| fields.get(*i as usize).map(|f| Arc::clone(&f.json)));
@@ -180,24 +182,25 @@ impl Type {
         Self { name, fields, open: false, atomic: false, index: index.into(), proto }
     }
 
-    /// The field with this JSON name (case-sensitive, as Kubernetes' decoder).
+    /// Returns the field with this JSON name. The comparison is case-sensitive, as in Kubernetes'
+    /// decoder.
     pub fn field(&self, json: &str) -> Option<&Field> {
         self.position(json).and_then(|i| self.fields.get(i))
     }
 
-    /// The position in [`Type::fields`] of the field with this JSON name.
+    /// Returns the position in [`Type::fields`] of the field with this JSON name.
     pub fn position(&self, json: &str) -> Option<usize> {
         let at = |i: &u32| self.fields.get(*i as usize).map_or("", |f| &f.json);
         let found = self.index.binary_search_by(|i| at(i).cmp(json)).ok()?;
         self.index.get(found).map(|i| *i as usize)
     }
 
-    /// The Go name of the struct: the last part of the full name.
+    /// Returns the Go name of the struct, which is the last part of the full name.
     pub fn go_name(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or(&self.name)
     }
 
-    /// The Go type as messages print it, such as `v1.Pod`.
+    /// Returns the Go type in the form of error messages, such as `v1.Pod`.
     pub fn go_type(&self) -> &str {
         let mut dots = self.name.rmatch_indices('.');
         dots.next();
@@ -205,7 +208,7 @@ impl Type {
     }
 }
 
-/// Kinds of `meta.k8s.io/v1` that upstream registers in every group version.
+/// The kinds of `meta.k8s.io/v1` that upstream registers in every group version.
 const SHARED_KINDS: &[&str] = &[
     "Status",
     "APIVersions",
@@ -221,7 +224,7 @@ const SHARED_KINDS: &[&str] = &[
     "PatchOptions",
 ];
 
-/// The table. Cheap to share; extended by building a new one and swapping it.
+/// The schema table. A clone is cheap; to extend a shared table, build a new one and replace it.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
     types: Vec<Arc<Type>>,
@@ -230,17 +233,17 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// An empty table; the built-in one comes from [`Schema::builtin`].
+    /// Creates an empty table; [`Schema::builtin`] returns the built-in one.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The table of all stable kinds of Kubernetes 1.37, built once and shared.
+    /// Returns the table of all stable kinds of Kubernetes 1.37, which is built once and shared.
     pub fn builtin() -> Arc<Self> {
         builtin::shared()
     }
 
-    /// Adds a type and returns its id; a type of the same name is replaced and keeps its id.
+    /// Adds a type and returns its id. A type with the same name is replaced and keeps its id.
     pub fn add_type(&mut self, ty: Type) -> TypeId {
         let name = Arc::clone(&ty.name);
         if let Some(id) = self.by_name.get(&name).copied() {
@@ -255,26 +258,26 @@ impl Schema {
         id
     }
 
-    /// Says which type a kind has.
+    /// Assigns a type to a kind.
     pub fn add_kind(&mut self, gvk: Gvk, id: TypeId) {
         self.kinds.insert(gvk, id);
     }
 
-    /// The type with this id.
+    /// Returns the type with this id.
     ///
     /// # Panics
-    /// When the id is of another table: a bug of the caller.
+    /// Panics if the id belongs to another table, which is a bug of the caller.
     pub fn get(&self, id: TypeId) -> &Arc<Type> {
         &self.types[id.0 as usize]
     }
 
-    /// Looks a type up by its full name.
+    /// Returns the id of the type with this full name.
     pub fn by_name(&self, name: &str) -> Option<TypeId> {
         self.by_name.get(name).copied()
     }
 
-    /// The type of a kind. Kinds that belong to every group version (`Status`, `DeleteOptions`,
-    /// `WatchEvent`, …) are found in each.
+    /// Returns the type of a kind. The kinds of every group version (`Status`, `DeleteOptions`,
+    /// `WatchEvent`, …) exist in each of them.
     pub fn kind(&self, gvk: &Gvk) -> Option<TypeId> {
         self.kinds.get(gvk).copied().or_else(|| {
             let shared = SHARED_KINDS.contains(&gvk.kind.as_ref());
@@ -284,12 +287,12 @@ impl Schema {
         })
     }
 
-    /// All kinds of the table.
+    /// Returns all kinds of the table with their types.
     pub fn kinds(&self) -> impl Iterator<Item = (&Gvk, TypeId)> {
         self.kinds.iter().map(|(gvk, id)| (gvk, *id))
     }
 
-    /// All types of the table.
+    /// Returns all types of the table with their ids.
     pub fn types(&self) -> impl Iterator<Item = (TypeId, &Arc<Type>)> {
         (0_u32..).map(TypeId).zip(&self.types)
     }

@@ -1,5 +1,5 @@
-//! Reads the generated table of all stable kinds; the format is described in `xtask/schema.rs`,
-//! which writes it.
+//! Parses the generated table of all stable kinds. `xtask/schema.rs` writes the table and describes
+//! its format.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -16,19 +16,19 @@ pub(super) fn shared() -> Arc<Schema> {
     }))
 }
 
-/// A type as the table has it: inlined structs are still references.
+/// A type of the table in which inlined structs are still references.
 struct Raw<'a> {
     name: Arc<str>,
     atomic: bool,
     lines: Vec<&'a str>,
 }
 
-/// The inlined structs around a field.
+/// The inlined structs that contain a field.
 #[derive(Default)]
 struct Around {
     tags: Vec<u32>,
     go: Option<Arc<str>>,
-    /// One of them has no protobuf form.
+    /// Whether one of the structs has no protobuf form.
     bare: bool,
 }
 
@@ -58,7 +58,7 @@ struct Reader<'a> {
     none: Arc<[Arc<str>]>,
 }
 
-/// An invalid table of types; the build generates it, so this is a bug.
+/// An error in the table of types. The build generates the table, so each of these errors is a bug.
 #[derive(Debug, thiserror::Error)]
 enum TableError {
     /// A line lacks a column, or a column is invalid.
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         Ok(schema)
     }
 
-    /// The fields of a type, inlined structs flattened.
+    /// Returns the fields of a type, including those of inlined structs.
     fn fields(
         &mut self,
         position: usize,
@@ -225,7 +225,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The Go name: written out in the table only where it is not the capitalised JSON name.
+    /// Returns the Go name of a field. The table contains it only if it is not the capitalized JSON
+    /// name.
     fn go_name(&mut self, json: &'a str, go: &'a str) -> Arc<str> {
         if !go.is_empty() {
             return self.names.get(go);
@@ -345,9 +346,9 @@ mod tests {
 
     #[test]
     fn reads_fast_enough_to_be_built_at_start() {
-        // 3 ms is the budget of an optimised build; unoptimised code is about ten times slower
+        // The budget of an optimized build is 3 ms; unoptimized code is about ten times slower.
         let budget = std::time::Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 6 });
-        // The best of fifty: other programs of a busy machine do not count.
+        // The test takes the fastest of fifty runs, so that other processes do not affect it.
         let mut best = std::time::Duration::MAX;
         for _ in 0..50 {
             let start = std::time::Instant::now();

@@ -1,16 +1,17 @@
-//! Defaults that the table itself states (`+default=`).
+//! The defaults that Go types declare (`+default=`), which the schema table contains.
 
 use serde_json::Value;
 
 use super::{Field, Schema, Shape, TypeId};
 
-/// Nesting that is followed; decoders refuse deeper objects.
+/// The deepest nesting that defaulting processes; decoders reject deeper objects.
 const DEPTH_MAX: usize = crate::codec::DEPTH_MAX;
 
-/// Fills absent fields of an object of this type with the defaults that the table states, wherever
-/// their struct is present.
+/// Sets absent fields of an object of this type to the defaults of the table, in every struct that
+/// is present.
 ///
-/// Where Go cannot tell absent from zero (no pointer), a zero value is filled too.
+/// For a field that is not a Go pointer, absence and the zero value are the same, so a zero value
+/// is replaced, too.
 pub fn apply_table(schema: &Schema, type_id: TypeId, value: &mut Value) {
     apply(schema, &Shape::Struct(type_id), value, 0);
 }

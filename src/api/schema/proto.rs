@@ -1,30 +1,30 @@
-//! The order in which a struct's fields stand in protobuf: by tag, inlined Go structs as messages
-//! of their own.
+//! The protobuf layout of a struct: the fields in the order of their tags, with inlined Go structs
+//! as separate messages.
 
 use super::Field;
 
-/// The protobuf form of a struct, sorted by tag.
+/// The fields of a struct in protobuf, sorted by tag.
 pub(crate) type Layout = Box<[Node]>;
 
-/// One field of a message.
+/// One field of a protobuf message.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    /// Field number.
+    /// The field number.
     pub(crate) tag: u32,
-    /// What stands there.
+    /// The field of the table or the inlined struct with this number.
     pub(crate) what: What,
 }
 
 /// A field of the table, or the message of an inlined struct.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
-    /// Position in `Type::fields`.
+    /// The position in `Type::fields`.
     Field(u32),
-    /// Fields of an inlined struct.
+    /// The fields of an inlined struct.
     Inlined(Layout),
 }
 
-/// Groups the fields by the messages around them.
+/// Groups the fields by the inlined messages that contain them.
 pub(crate) fn layout(fields: &[Field]) -> Layout {
     let all: Vec<(u32, &Field)> = (0_u32..).zip(fields).filter(|(_, f)| f.tag != 0).collect();
     level(&all, 0)
