@@ -1,8 +1,8 @@
-//! Sets of field paths, as `managedFields` holds them: a tree with upstream's FieldsV1 keys (`f:`,
+//! Sets of field paths in the form of `managedFields`: a tree with upstream's FieldsV1 keys (`f:`,
 //! `k:`, `v:`, `i:`, `.`).
 //!
-//! A path element is kept in its serialized form, so that reading and writing FieldsV1 moves
-//! strings and parses nothing.
+//! A path element keeps its serialized form, so that the conversion from and to FieldsV1 moves
+//! strings without parsing them.
 
 mod element;
 mod error;
@@ -15,13 +15,13 @@ pub use element::Element;
 use element::compare_texts;
 pub use error::FieldsError;
 
-/// Deepest nesting of a field set that is read; far above what any type needs.
+/// The deepest nesting of a field set that the decoder accepts, far more than any type requires.
 const MAX_DEPTH: usize = 128;
 
-/// A path: elements from the root.
+/// A path of elements that starts at the root.
 pub type Path = Vec<Element>;
 
-/// A path as messages show it: `.spec.containers[name="a"].image`.
+/// Formats a path for messages: `.spec.containers[name="a"].image`.
 pub fn show(path: &[Element]) -> String {
     path.iter().map(Element::show).collect()
 }
@@ -29,24 +29,24 @@ pub fn show(path: &[Element]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Node {
     element: Element,
-    /// The path itself is in the set; otherwise only paths below it.
+    /// Whether the set contains the path itself; otherwise it contains only paths below it.
     member: bool,
     children: Set,
 }
 
-/// A set of paths. No node is without a member at or below it.
+/// A set of paths. Every node has a member at or below it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Set {
     nodes: Vec<Node>,
 }
 
 impl Set {
-    /// The empty set.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self { nodes: Vec::new() }
     }
 
-    /// A set of paths of fields, such as `&[&["metadata", "name"]]`.
+    /// Creates a set of paths of fields, such as `&[&["metadata", "name"]]`.
     pub fn of_fields(paths: &[&[&str]]) -> Self {
         let mut set = Self::new();
         for path in paths {
@@ -55,12 +55,12 @@ impl Set {
         set
     }
 
-    /// Whether no path is in the set.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Sorts the nodes, and joins those of one element.
+    /// Creates a set of nodes in any order; nodes of the same element are merged.
     fn of_nodes(mut nodes: Vec<Node>) -> Self {
         let sorted = nodes.is_sorted_by(|a, b| a.element.compare(&b.element) == Ordering::Less);
         if sorted {
@@ -68,7 +68,8 @@ impl Set {
         }
         nodes.sort_by(|a, b| a.element.compare(&b.element));
         let mut joined: Vec<Node> = Vec::with_capacity(nodes.len());
-        // Children are collected before they are sorted, so that many equal elements cost no more.
+        // Merged children are sorted once at the end, so that the cost does not grow with the
+        // number of equal elements.
         let mut below: Vec<Node> = Vec::new();
         for node in nodes {
             let Node { element, member, children } = node;
@@ -90,7 +91,7 @@ impl Set {
         Self { nodes: joined }
     }
 
-    /// Gives the last node the children that were collected for it.
+    /// Moves the collected children to the last node.
     fn close(joined: &mut [Node], below: &mut Vec<Node>) {
         if let Some(last) = joined.last_mut().filter(|_| !below.is_empty()) {
             last.children = Self::of_nodes(std::mem::take(below));
@@ -110,7 +111,7 @@ impl Set {
         self.nodes.get(at)
     }
 
-    /// Adds one path; the empty path is ignored.
+    /// Adds a path; an empty path is ignored.
     pub fn insert(&mut self, path: impl IntoIterator<Item = Element>) {
         let mut path = path.into_iter();
         let Some(first) = path.next() else { return };
@@ -131,14 +132,14 @@ impl Set {
         }
     }
 
-    /// Adds an element with all that is below it; nothing when it would be empty. Elements out of
-    /// order belong into a [`SetBuilder`], as each of them would move all that come behind it.
+    /// Adds an element with all paths below it, unless both are empty. For elements out of order
+    /// use a [`SetBuilder`], because each insertion moves all elements that follow.
     pub(crate) fn put(&mut self, element: Element, member: bool, children: Self) {
         if !member && children.is_empty() {
             return;
         }
         let node = Node { element, member, children };
-        // Walkers visit in order, so appending is the usual case.
+        // Callers visit elements in order, so the usual case is an append.
         if self
             .nodes
             .last()
@@ -158,7 +159,7 @@ impl Set {
         }
     }
 
-    /// Whether the path is a member.
+    /// Returns whether the path is a member.
     pub fn has(&self, path: &[Element]) -> bool {
         match path {
             [] => false,
@@ -167,13 +168,13 @@ impl Set {
         }
     }
 
-    /// Whether the element itself is a member, and what is below it.
+    /// Returns whether the element is a member, and the paths below it.
     pub(crate) fn get(&self, element: &Element) -> (bool, &Self) {
         static EMPTY: Set = Set::new();
         self.node(element).map_or((false, &EMPTY), |n| (n.member, &n.children))
     }
 
-    /// Members of either set.
+    /// Returns the members of either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         if self.is_empty() {
@@ -188,24 +189,26 @@ impl Set {
         Self::of_nodes(nodes)
     }
 
-    /// Members of any of the sets.
+    /// Returns the members of any of the sets.
     pub(crate) fn union_all(sets: impl IntoIterator<Item = Self>) -> Self {
         Self::of_nodes(sets.into_iter().flat_map(|set| set.nodes).collect())
     }
 
-    /// Members of both sets.
+    /// Returns the members of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a && b, Self::intersection, |_| false)
     }
 
-    /// Members of this set that are not in the other; removing a parent keeps its children.
+    /// Returns the members of this set that the other lacks; the children of a removed parent
+    /// remain.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a && !b, Self::difference, |_| true)
     }
 
-    /// Members of this set that are not in the other nor below a member of it.
+    /// Returns the members of this set that are neither in the other set nor below one of its
+    /// members.
     #[must_use]
     pub fn recursive_difference(&self, other: &Self) -> Self {
         let mut out = Self::new();
@@ -251,7 +254,7 @@ impl Set {
         out
     }
 
-    /// Whether the two sets share a member.
+    /// Returns whether the two sets share a member.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.nodes.iter().any(|node| {
             other.node(&node.element).is_some_and(|theirs| {
@@ -260,11 +263,12 @@ impl Set {
         })
     }
 
-    /// Whether this set shares a member with a set in FieldsV1 form, without reading that one.
+    /// Returns whether this set shares a member with a set in FieldsV1 form, without decoding the
+    /// latter.
     pub fn overlaps_fields_v1(&self, fields: &Value) -> bool {
         let Some(map) = fields.as_object() else { return false };
-        // An element written in another than the canonical form is not found by its text: then the
-        // set is read.
+        // A comparison of texts does not find an element in a non-canonical form, so a set with
+        // such keys is decoded.
         if map.keys().any(|k| k.starts_with("k:") || k.starts_with("v:")) {
             return Self::from_fields_v1(fields).is_ok_and(|set| self.overlaps(&set));
         }
@@ -272,7 +276,8 @@ impl Set {
             let theirs = below.as_object().is_some_and(|m| m.is_empty() || m.contains_key("."));
             (node.member && theirs) || node.children.overlaps_fields_v1(below)
         };
-        // The smaller side is walked: a large set is compared with many small entries.
+        // The loop iterates over the smaller side, because a large set is compared with many small
+        // entries.
         if map.len() < self.nodes.len() {
             return map.iter().any(|(key, below)| {
                 self.node_of_text(key).is_some_and(|node| shared(node, below))
@@ -283,12 +288,12 @@ impl Set {
             .any(|node| map.get(&*node.element.0).is_some_and(|below| shared(node, below)))
     }
 
-    /// The elements of the first level, whether each is a member, and what is below.
+    /// Returns the elements of the first level, whether each is a member, and the paths below it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Element, bool, &Self)> {
         self.nodes.iter().map(|n| (&n.element, n.member, &n.children))
     }
 
-    /// All members in upstream's order: those of a level before those below it.
+    /// Returns all members in upstream's order: the members of a level precede those below it.
     pub fn paths(&self) -> Vec<Path> {
         fn walk(set: &Set, prefix: &mut Path, out: &mut Vec<Path>) {
             for node in set.nodes.iter().filter(|n| n.member) {
@@ -307,10 +312,11 @@ impl Set {
         out
     }
 
-    /// Reads FieldsV1.
+    /// Decodes FieldsV1.
     ///
     /// # Errors
-    /// When a key is no path element, a value no object, or the nesting too deep.
+    /// Returns an error if a key is not a path element, a value is not an object, or the nesting is
+    /// too deep.
     pub fn from_fields_v1(fields: &Value) -> Result<Self, FieldsError> {
         Self::read(fields, 0).map(|(set, _)| set)
     }
@@ -341,7 +347,7 @@ impl Set {
         Ok((set, own))
     }
 
-    /// Writes FieldsV1.
+    /// Encodes the set as FieldsV1.
     pub fn to_fields_v1(&self) -> Value {
         self.write(false)
     }
@@ -358,14 +364,14 @@ impl Set {
     }
 }
 
-/// Collects the elements of one level in any order; they are sorted once, at the end.
+/// Collects the elements of one level in any order and sorts them once, at the end.
 #[derive(Debug, Default)]
 pub(crate) struct SetBuilder {
     nodes: Vec<Node>,
 }
 
 impl SetBuilder {
-    /// Adds an element with all that is below it; nothing when it would be empty.
+    /// Adds an element with all paths below it, unless both are empty.
     pub(crate) fn put(&mut self, element: Element, member: bool, children: Set) {
         if member || !children.is_empty() {
             self.nodes.push(Node { element, member, children });
@@ -392,7 +398,8 @@ mod tests {
             "f:spec":{"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}}}}});
         assert_eq!(set(v.clone()).to_fields_v1(), v);
         assert_eq!(set(json!({})).to_fields_v1(), json!({}));
-        // Another spelling of the same key is the same element; kinds that are unknown are dropped.
+        // A different spelling of a key is the same element; the decoder drops elements of unknown
+        // kinds.
         let other = json!({"f:a":{"k:{ \"p\": 80.0, \"n\":\"x\" }":{"f:b":{}},"z:q":{}}});
         assert_eq!(
             set(other).to_fields_v1(),

@@ -1,4 +1,4 @@
-//! One step of a field path, in the serialized form of FieldsV1, and upstream's order of steps.
+//! The elements of field paths in the serialized form of FieldsV1, and upstream's order of them.
 
 use std::cmp::Ordering;
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 use super::FieldsError;
 use crate::field::go_quote;
 
-/// One path element in FieldsV1 form, such as `f:spec` or `k:{"name":"a"}`.
+/// A path element in FieldsV1 form, such as `f:spec` or `k:{"name":"a"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Element(pub(super) Box<str>);
 
 impl Element {
-    /// A field of a struct or a key of a map.
+    /// Creates the element of a struct field or a map key.
     pub fn field(name: &str) -> Self {
         Self(["f:", name].concat().into())
     }
 
-    /// An element of an associative list; `keys` are its key fields that are set.
+    /// Creates the element of an associative list; `keys` are the key fields that are set.
     pub fn keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Self {
         let mut sorted: Vec<(&str, &Value)> = keys.into_iter().collect();
         sorted.sort_unstable_by_key(|(name, _)| *name);
@@ -34,12 +34,12 @@ impl Element {
         Self(text.into())
     }
 
-    /// An element of a set.
+    /// Creates the element of a set.
     pub fn value(value: &Value) -> Self {
         Self(format!("v:{}", canonical(value)).into())
     }
 
-    /// Reads a key of FieldsV1; `Ok(None)` for a kind that is unknown and ignored.
+    /// Parses a key of FieldsV1; returns `Ok(None)` for an unknown kind, which is ignored.
     pub(super) fn parse(key: &str) -> Result<Option<Self>, FieldsError> {
         let Some((kind, rest)) = key.split_once(':').filter(|(kind, _)| kind.len() == 1) else {
             return Err(if key.len() < 2 {
@@ -63,17 +63,18 @@ impl Element {
         })
     }
 
-    /// The name, when this is a field.
+    /// Returns the name if this is a field.
     pub fn name(&self) -> Option<&str> {
         self.0.strip_prefix("f:")
     }
 
-    /// Upstream's order: fields, keys, values, indexes; each by its own order.
+    /// Compares in upstream's order: fields, keys, values, indexes, and by content within each
+    /// kind.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         compare_texts(&self.0, &other.0)
     }
 
-    /// As a path shows it: `.spec`, `[name="a"]`, `[="x"]`, `[1]`.
+    /// Formats the element for a path: `.spec`, `[name="a"]`, `[="x"]`, `[1]`.
     pub fn show(&self) -> String {
         let rest = self.0.get(2..).unwrap_or_default();
         let json = || serde_json::from_str::<Value>(rest).unwrap_or_default();
@@ -104,7 +105,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Compact JSON; a float without fraction is the integer it equals, and characters of HTML are
+/// Returns compact JSON. A float without a fraction becomes an integer, and HTML characters are
 /// escaped as Go does.
 fn canonical(value: &Value) -> String {
     let text = match value.as_f64() {
@@ -128,7 +129,7 @@ fn canonical(value: &Value) -> String {
     out
 }
 
-/// Upstream's total order of values: numbers, strings, booleans, the rest.
+/// Compares values in upstream's total order: numbers, strings, booleans, others.
 fn compare_values(a: &Value, b: &Value) -> Ordering {
     let rank = |v: &Value| match v {
         Value::Number(_) => 0,
@@ -158,7 +159,7 @@ fn compare_values(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-/// Upstream's order of path elements in their serialized form.
+/// Compares serialized path elements in upstream's order.
 pub(super) fn compare_texts(a: &str, b: &str) -> Ordering {
     let rank = |text: &str| match text.as_bytes().first() {
         Some(b'f') => 0,
@@ -181,8 +182,9 @@ pub(super) fn compare_texts(a: &str, b: &str) -> Ordering {
     })
 }
 
-/// The order of two different canonical elements when it is decided within a string, by the bytes
-/// there; `None` when the values must be parsed. Searches compare n log n times, so this matters.
+/// Compares two different canonical elements by their bytes if they first differ within a string or
+/// a short number; returns `None` if the values must be parsed. A sort or a search makes many
+/// comparisons, so this path is fast.
 fn compare_unparsed(a: &str, b: &str) -> Option<Ordering> {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let differs = a.iter().zip(b).position(|(a, b)| a != b)?;
@@ -196,7 +198,7 @@ fn compare_unparsed(a: &str, b: &str) -> Option<Ordering> {
     if !in_string {
         return compare_numbers(before, a, b);
     }
-    // A string that ends is shorter than the one that goes on.
+    // A string that ends first is the lesser one.
     Some(match (first_a, first_b) {
         (b'"', _) => Ordering::Less,
         (_, b'"') => Ordering::Greater,
@@ -204,14 +206,14 @@ fn compare_unparsed(a: &str, b: &str) -> Option<Ordering> {
     })
 }
 
-/// The order of two whole numbers that begin within or right behind the common part `before`.
+/// Compares two whole numbers that start within or directly after the common part `before`.
 fn compare_numbers(before: &[u8], a: &[u8], b: &[u8]) -> Option<Ordering> {
     let begin = before.iter().rposition(|byte| !byte.is_ascii_digit())?;
     let number = |text: &'_ [u8]| -> Option<u64> {
         let digits = text.get(begin + 1..)?;
         let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
         let whole = matches!(digits.get(end), None | Some(b',' | b'}'));
-        // Longer ones compare as floats.
+        // Longer numbers compare as floats.
         let short = (1..=18).contains(&end);
         let parse = || std::str::from_utf8(digits.get(..end)?).ok()?.parse::<u64>().ok();
         (whole && short).then(parse).flatten()

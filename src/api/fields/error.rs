@@ -1,26 +1,26 @@
-//! Errors of FieldsV1.
+//! The errors of FieldsV1.
 
 use super::MAX_DEPTH;
 
-/// FieldsV1 that cannot be read.
+/// The reason why FieldsV1 cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
     /// The nesting exceeds the limit.
     #[error("fields are nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// A value that is not an object, as JSON.
+    /// A value, given as JSON, is not an object.
     #[error("expected an object of fields, got {0}")]
     NotAnObject(String),
     /// A key is too short to name a kind of element.
     #[error("key must be 2 characters long:")]
     ShortKey,
-    /// A key without a kind of element.
+    /// A key lacks the kind of element.
     #[error("missing colon: {0}")]
     NoColon(String),
-    /// The keys of a list element are not an object, as JSON.
+    /// The keys of a list element, given as JSON, are not an object.
     #[error("the keys of an element are no object: {0}")]
     KeysNotAnObject(String),
-    /// The value or keys of an element are not JSON; the text of the parser's error.
+    /// The value or the keys of an element are not valid JSON; the text is that of the parser.
     #[error("{0}")]
     Json(String),
     /// The index of an element is not a number.
