@@ -1,4 +1,5 @@
-//! Field errors with upstream's exact texts (`k8s.io/apimachinery/pkg/util/validation/field`).
+//! Field errors with the exact texts of upstream's package
+//! `k8s.io/apimachinery/pkg/util/validation/field`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,29 +8,29 @@ use serde_json::Value;
 
 use crate::status::{Cause, Details, Status, qualified};
 
-/// A path such as `spec.containers[0].name`.
+/// The path of a field, such as `spec.containers[0].name`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Path(String);
 
 impl Path {
-    /// A path of one element; empty for the root.
+    /// Creates a path of one element; the empty string is the root.
     pub fn new(root: &str) -> Self {
         Self(root.to_owned())
     }
 
-    /// `self.name`.
+    /// Returns `self.name`.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
     }
 
-    /// `self[index]`.
+    /// Returns `self[index]`.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 
-    /// `self[key]`.
+    /// Returns `self[key]`.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
@@ -42,7 +43,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Kinds of field errors; the name is the cause's reason.
+/// The kinds of field errors. The comments are the reasons of the causes in a Status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `FieldValueNotFound`
@@ -67,25 +68,25 @@ pub enum Kind {
     TypeInvalid,
 }
 
-/// One field error.
+/// A field error.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Error {
-    /// Which kind.
+    /// The kind of the error.
     pub kind: Kind,
-    /// Where.
+    /// The path of the field.
     pub field: Path,
-    /// The offending value, where the text shows it.
+    /// The invalid value, if the text contains it.
     pub value: Value,
-    /// Why.
+    /// The explanation.
     pub detail: String,
-    /// The value is not part of the text.
+    /// Whether the text omits the value.
     pub omit_value: bool,
 }
 
-/// Errors in the order upstream finds them.
+/// Field errors in upstream's order.
 pub type ErrorList = Vec<Error>;
 
-/// The errors without later occurrences of equal ones.
+/// Returns the errors without later repetitions of equal errors.
 pub fn distinct(errors: ErrorList) -> ErrorList {
     let mut seen = std::collections::HashSet::with_capacity(errors.len());
     errors.into_iter().filter(|error| seen.insert(error.clone())).collect()
@@ -96,17 +97,17 @@ impl Error {
         Self { kind, field: field.clone(), value, detail, omit_value: false }
     }
 
-    /// A value that is required and absent.
+    /// Creates the error for a required field that is absent.
     pub fn required(field: &Path, detail: impl Into<String>) -> Self {
         Self::new(Kind::Required, field, Value::Null, detail.into())
     }
 
-    /// A value of the right type that is wrong.
+    /// Creates the error for an invalid value of the right type.
     pub fn invalid(field: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, field, value.into(), detail.into())
     }
 
-    /// A wrong value that upstream does not show.
+    /// Creates the error for an invalid value that upstream does not show.
     pub fn omitted(field: &Path, detail: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, field, Value::Null, detail.into()).without_value()
     }
@@ -116,7 +117,7 @@ impl Error {
         self
     }
 
-    /// The same error with this text in place of the value.
+    /// Replaces the value in the text of the error by `text`.
     #[must_use]
     pub fn printed(mut self, text: &str) -> Self {
         self.omit_value = true;
@@ -128,18 +129,18 @@ impl Error {
         self
     }
 
-    /// A value that occurs twice.
+    /// Creates the error for a value that occurs twice.
     pub fn duplicate(field: &Path, value: impl Into<Value>) -> Self {
         Self::new(Kind::Duplicate, field, value.into(), String::new())
     }
 
-    /// A value that names something absent.
+    /// Creates the error for a reference to an object or field that does not exist.
     pub fn not_found(field: &Path, value: impl Into<Value>) -> Self {
         Self::new(Kind::NotFound, field, value.into(), String::new())
     }
 
-    /// A value outside an enumeration; `supported` is shown in the order given (upstream sorts it
-    /// first).
+    /// Creates the error for a value outside of an enumeration. The text lists `supported` in this
+    /// order; upstream sorts it first.
     pub fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let quoted: Vec<String> = supported.iter().map(|s| go_quote(s)).collect();
         let detail = if quoted.is_empty() {
@@ -150,12 +151,12 @@ impl Error {
         Self::new(Kind::NotSupported, field, value.into(), detail)
     }
 
-    /// A field that may not be set here.
+    /// Creates the error for a field that must not be set.
     pub fn forbidden(field: &Path, detail: impl Into<String>) -> Self {
         Self::new(Kind::Forbidden, field, Value::Null, detail.into())
     }
 
-    /// A value of more than `max` bytes; upstream hides the value itself.
+    /// Creates the error for a value of more than `max` bytes; upstream does not show the value.
     pub fn too_long(field: &Path, max: usize) -> Self {
         let unit = if max == 1 { "byte" } else { "bytes" };
         Self::new(
@@ -166,23 +167,23 @@ impl Error {
         )
     }
 
-    /// A list of more than `max` items.
+    /// Creates the error for a list of more than `max` items.
     pub fn too_many(field: &Path, actual: usize, max: usize) -> Self {
         let unit = if max == 1 { "item" } else { "items" };
         Self::new(Kind::TooMany, field, actual.into(), format!("must have at most {max} {unit}"))
     }
 
-    /// A value of the wrong type.
+    /// Creates the error for a value of the wrong type.
     pub fn type_invalid(field: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(Kind::TypeInvalid, field, value.into(), detail.into())
     }
 
-    /// A fault of the server about a field.
+    /// Creates the error for an internal error of the server that concerns the field.
     pub fn internal(field: &Path, detail: impl Into<String>) -> Self {
         Self::new(Kind::Internal, field, Value::Null, detail.into())
     }
 
-    /// The cause's reason.
+    /// Returns the reason of the cause in a Status.
     pub fn reason(&self) -> &'static str {
         match self.kind {
             Kind::NotFound => "FieldValueNotFound",
@@ -198,7 +199,7 @@ impl Error {
         }
     }
 
-    /// The text without the field: `Invalid value: "x": why`.
+    /// Returns the text without the path of the field: `Invalid value: "x": why`.
     pub fn body(&self) -> String {
         let title = match self.kind {
             Kind::NotFound => "Not found",
@@ -235,7 +236,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// A value as Go's formatter prints it in a field error: strings quoted, scalars bare, the rest as
+/// Formats a value as Go does in a field error: strings with quotes, scalars without, all others as
 /// JSON.
 fn shown(value: &Value) -> String {
     match value {
@@ -248,7 +249,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A float as Go's `%v`: the shortest digits, with an exponent below -4 and from 6 on.
+/// Formats a float like Go's `%v`: with the fewest digits, and in exponent form if the decimal
+/// exponent is less than -4 or at least 6.
 pub fn go_float(float: f64) -> String {
     let text = format!("{float:e}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -262,12 +264,12 @@ pub fn go_float(float: f64) -> String {
     }
 }
 
-/// Go's JSON writes these three as escapes; outside of strings JSON has none of them.
+/// Escapes `<`, `>` and `&` in JSON text as Go's encoder does. In JSON, they occur only in strings.
 pub fn escape_html(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// Quotes as Go's `%q`.
+/// Quotes a text like Go's `%q`.
 pub fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -293,9 +295,10 @@ pub fn go_quote(text: &str) -> String {
 }
 
 impl Status {
-    /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the Kind.
+    /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the kind of the
+    /// object.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[Error]) -> Self {
-        // An error that two rules found is reported once; a large object can have very many.
+        // The Status reports an error of two rules once; a large object can have many errors.
         let mut told = HashSet::with_capacity(errors.len());
         let errors: Vec<&Error> = errors
             .iter()

@@ -1,8 +1,8 @@
-//! Kubernetes objects, pure: the schema table, codecs, patches, defaults, validation, selectors.
+//! Kubernetes API objects: the schema table, codecs, patches, defaults, validation and selectors.
 //!
-//! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are
-//! worked on and [`Object`] (bytes and a small header) everywhere else; typed structs come from
-//! `k8s-openapi` through [`k8s`].
+//! The crate has no I/O, no tokio, no HTTP server and no store. An object is a `serde_json::Value`
+//! while it is processed and an [`Object`] (bytes and a small header) otherwise. [`k8s`] contains
+//! the typed structs of `k8s-openapi`.
 
 pub mod codec;
 pub mod custom;

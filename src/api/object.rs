@@ -1,4 +1,5 @@
-//! An object as everybody holds it: its JSON bytes and a small header.
+//! API objects as JSON bytes with a small header, and the identifiers of kinds, resources and
+//! objects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,24 +9,24 @@ use kinds::Typed;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Group, version, kind.
+/// The group, version and kind of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
-    /// API group; empty for the core group.
+    /// The API group; empty for the core group.
     pub group: Arc<str>,
-    /// Version, such as `v1`.
+    /// The version, such as `v1`.
     pub version: Arc<str>,
-    /// Kind, such as `Pod`.
+    /// The kind, such as `Pod`.
     pub kind: Arc<str>,
 }
 
 impl Gvk {
-    /// From its three parts.
+    /// Creates the identifier from its parts.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
 
-    /// `v1` or `apps/v1`, as the field `apiVersion` has it.
+    /// Returns the value of the field `apiVersion`: `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_string()
@@ -34,26 +35,26 @@ impl Gvk {
         }
     }
 
-    /// From the fields `apiVersion` and `kind`.
+    /// Creates the identifier from the fields `apiVersion` and `kind`.
     pub fn from_api_version(api_version: &str, kind: &str) -> Self {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         Self::new(group, version, kind)
     }
 }
 
-/// Group, version, resource (lower-case plural).
+/// The group, version and resource (lower-case plural) of a request path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvr {
-    /// API group; empty for the core group.
+    /// The API group; empty for the core group.
     pub group: Arc<str>,
-    /// Version, such as `v1`.
+    /// The version, such as `v1`.
     pub version: Arc<str>,
-    /// Resource, such as `pods`.
+    /// The resource, such as `pods`.
     pub resource: Arc<str>,
 }
 
 impl Gvr {
-    /// From its three parts.
+    /// Creates the identifier from its parts.
     pub fn new(group: &str, version: &str, resource: &str) -> Self {
         Self { group: group.into(), version: version.into(), resource: resource.into() }
     }
@@ -69,17 +70,17 @@ impl fmt::Display for Gvr {
     }
 }
 
-/// Namespace (empty when cluster-scoped) and name.
+/// The namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Namespace; empty for cluster-scoped objects.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
-    /// Name.
+    /// The name.
     pub name: Arc<str>,
 }
 
 impl ObjectKey {
-    /// From its two parts.
+    /// Creates the key from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -95,25 +96,26 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An immutable object: compact JSON without `metadata.resourceVersion`, and what caches index by.
+/// An immutable object: compact JSON without `metadata.resourceVersion`, and the fields by which
+/// caches index it.
 ///
-/// The JSON always begins `{"apiVersion":…` or `{"kind":…` and holds a `metadata` object;
-/// [`Object::json`] splices the resource version in, so that the bytes at rest are shared by store,
-/// caches and answers.
+/// The JSON always starts with `{"apiVersion":…` or `{"kind":…` and contains an object `metadata`.
+/// [`Object::json`] inserts the resource version, so that the store, the caches and the responses
+/// share the stored bytes.
 #[derive(Clone)]
 pub struct Object {
     raw: Bytes,
-    /// Byte offset just behind the `{` of `metadata`.
+    /// The byte offset directly after the `{` of `metadata`.
     splice: u32,
-    /// Whether the metadata object is empty, so that no comma follows the spliced field.
+    /// Whether `metadata` is empty, so that no comma follows the inserted field.
     bare: bool,
-    /// Revision of the store at which this version was written.
+    /// The revision of the store at which this version was written.
     pub resource_version: i64,
-    /// Namespace and name.
+    /// The namespace and name.
     pub key: ObjectKey,
-    /// `metadata.uid`.
+    /// The field `metadata.uid`.
     pub uid: Arc<str>,
-    /// `metadata.labels`, sorted by key.
+    /// The field `metadata.labels`, sorted by key.
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
@@ -123,7 +125,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// Why bytes are no object.
+/// The reason why bytes or a value are not an object.
 #[derive(Debug, thiserror::Error)]
 #[error("not a stored object: {0}")]
 pub struct BadObject(pub String);
@@ -147,10 +149,10 @@ struct Header<'a> {
 }
 
 impl Object {
-    /// Reads the header of stored JSON (which must hold no `metadata.resourceVersion`).
+    /// Reads the header of stored JSON, which must not contain `metadata.resourceVersion`.
     ///
     /// # Errors
-    /// When the bytes are no JSON object with an object `metadata`.
+    /// Returns an error if the bytes are not a JSON object with an object `metadata`.
     pub fn from_stored(raw: Bytes, resource_version: i64) -> Result<Self, BadObject> {
         let bad = |e: serde_json::Error| BadObject(e.to_string());
         let header: Header<'_> = serde_json::from_slice(&raw).map_err(bad)?;
@@ -173,11 +175,12 @@ impl Object {
         Ok(Self { splice, bare, resource_version, key, uid, labels, raw })
     }
 
-    /// From a JSON value; `metadata.resourceVersion` is taken out of the value and becomes the
-    /// header's.
+    /// Creates an object from a JSON value. `metadata.resourceVersion` moves from the value to the
+    /// header.
     ///
     /// # Errors
-    /// When the value has no object `metadata` or its resource version is no number.
+    /// Returns an error if the value lacks an object `metadata` or its resource version is not a
+    /// number.
     pub fn from_value(mut value: Value) -> Result<Self, BadObject> {
         let meta = value
             .get_mut("metadata")
@@ -195,13 +198,13 @@ impl Object {
         Self::from_stored(raw.into(), version)
     }
 
-    /// The stored bytes, without the resource version.
+    /// Returns the stored bytes, without the resource version.
     pub fn raw(&self) -> &Bytes {
         &self.raw
     }
 
-    /// Appends the full JSON, resource version included (unless it is 0: an object that was not
-    /// stored).
+    /// Appends the JSON with the resource version. An object that is not stored has the resource
+    /// version 0, which is omitted.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let (head, tail) = self.raw.split_at(self.splice as usize);
         out.extend_from_slice(head);
@@ -209,8 +212,8 @@ impl Object {
         out.extend_from_slice(tail);
     }
 
-    /// Appends the full JSON without what stands in its first `head` bytes, of which the first is
-    /// the opening brace: items of typed lists carry no kind and version.
+    /// Appends the JSON without the content of its first `head` bytes, which include the opening
+    /// brace. The items of typed lists have no `kind` and `apiVersion`.
     pub fn write_json_behind(&self, head: usize, out: &mut Vec<u8>) {
         let splice = self.splice as usize;
         let (Some(front), Some(tail)) = (self.raw.get(head..splice), self.raw.get(splice..)) else {
@@ -226,30 +229,31 @@ impl Object {
         use std::io::Write;
         if self.resource_version != 0 {
             let comma = if self.bare { "" } else { "," };
-            // Writing to memory cannot fail.
+            // A write to memory cannot fail.
             let _ = write!(out, "\"resourceVersion\":\"{}\"{comma}", self.resource_version);
         }
     }
 
-    /// The full JSON, resource version included.
+    /// Returns the JSON with the resource version.
     pub fn json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.raw.len() + 40);
         self.write_json(&mut out);
         out
     }
 
-    /// The full object as a JSON value, resource version included.
+    /// Returns the object with its resource version as a JSON value.
     ///
     /// # Errors
-    /// When the bytes are no JSON: cannot happen for an object made by this type.
+    /// Returns an error if the bytes are not valid JSON, which cannot occur for an object of this
+    /// type.
     pub fn value(&self) -> Result<Value, BadObject> {
         serde_json::from_slice(&self.json()).map_err(|e| BadObject(e.to_string()))
     }
 
-    /// The object as a typed struct, resource version included.
+    /// Returns the object with its resource version as a typed struct.
     ///
     /// # Errors
-    /// When a field has another JSON type than the struct.
+    /// Returns an error if a field has a different JSON type than that of the struct.
     pub fn decode<T: Typed>(&self) -> Result<T, BadObject> {
         let bad = |e: serde_json::Error| BadObject(format!("{}: {e}", self.key));
         T::from_json(&self.json()).or_else(|error| {
@@ -259,14 +263,14 @@ impl Object {
         })
     }
 
-    /// The value of one label.
+    /// Returns the value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(k, _)| k.as_ref() == key).map(|(_, v)| v.as_ref())
     }
 }
 
-/// The times of conditions that were not set are null, as Go writes them; typed structs want Go's
-/// zero time. Whether there was one.
+/// Replaces null in `lastTransitionTime` by Go's zero time and returns whether there was one. Go
+/// writes an unset time of a condition as null, which typed structs reject.
 fn set_times(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) => fields.iter_mut().fold(false, |has_changed, (name, field)| {
@@ -283,24 +287,25 @@ fn set_times(value: &mut Value) -> bool {
     }
 }
 
-/// One event of a watch.
+/// An event of a watch.
 #[derive(Debug, Clone)]
 pub enum WatchEvent {
-    /// The object came into being, or into the selection.
+    /// The object was created, or matches the selector from this version on.
     Added(Arc<Object>),
-    /// The object changed.
+    /// The object was modified.
     Modified(Arc<Object>),
-    /// The object is gone, or left the selection; its last state at the revision of the deletion.
+    /// The object was deleted, or no longer matches the selector. The object is its last state, at
+    /// the revision of the deletion.
     Deleted(Arc<Object>),
-    /// Everything up to this revision was sent; `initial` ends the initial list of a streaming
-    /// list.
+    /// All events up to this revision have been sent; `initial` marks the end of the initial list
+    /// of a streaming list.
     Bookmark {
-        /// Revision reached.
+        /// The revision.
         revision: i64,
-        /// The annotation `k8s.io/initial-events-end`.
+        /// Whether the bookmark has the annotation `k8s.io/initial-events-end`.
         initial: bool,
     },
-    /// The watch ends with this Status; 410 means list again.
+    /// The watch ends with this Status; the code 410 requires the client to list again.
     Error(Box<crate::Status>),
 }
 
@@ -344,7 +349,7 @@ mod tests {
             Object::from_value(service).unwrap().decode().unwrap();
         let conditions = decoded.status.unwrap().conditions.unwrap();
         assert_eq!(conditions[0].last_transition_time.0.to_string(), "0001-01-01T00:00:00Z");
-        // Anything else of the wrong type is still an error.
+        // Any other value of a wrong type remains an error.
         let faulty = json!({"metadata": {"name": "a"}, "spec": {"ports": 1}});
         let faulty = Object::from_value(faulty).unwrap();
         assert!(faulty.decode::<crate::k8s::api::core::v1::Service>().is_err());

@@ -1,41 +1,41 @@
-//! `metav1.Status`: every refusal of the API, with upstream's reasons, codes and texts.
+//! `metav1.Status`, the error response of the API, with upstream's reasons, codes and texts.
 
 use serde::{Deserialize, Serialize};
 
-/// One cause of a refusal.
+/// One cause of an error (`metav1.StatusCause`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// `FieldValueInvalid`, `FieldValueRequired`, …
+    /// The reason, such as `FieldValueInvalid` or `FieldValueRequired`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Text.
+    /// The message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Path of the field.
+    /// The path of the field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
-/// What the refusal is about.
+/// The object or resource to which the error applies (`metav1.StatusDetails`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Details {
-    /// Name of the object.
+    /// The name of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its group.
+    /// The API group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Its kind or resource.
+    /// The kind or the resource.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Its uid.
+    /// The UID of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Causes in the order they were found.
+    /// The causes in the order in which they were found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// Seconds after which to try again; 0 is absent.
+    /// The seconds after which the client may retry; omitted if 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retry_after_seconds: i32,
 }
@@ -45,19 +45,19 @@ fn is_zero(v: &i32) -> bool {
     *v == 0
 }
 
-/// Metadata of a Status: a list's.
+/// The metadata of a Status (`metav1.ListMeta`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListMeta {
-    /// Revision.
+    /// The revision.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Token of the next page.
+    /// The token of the next page.
     #[serde(default, rename = "continue", skip_serializing_if = "String::is_empty")]
     pub continue_: String,
 }
 
-/// `metav1.Status`, as sent and received.
+/// `metav1.Status`, as the server sends it and a client receives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 #[error("{message}")]
@@ -68,28 +68,28 @@ pub struct Status {
     /// Always `v1`.
     #[serde(default)]
     pub api_version: String,
-    /// List metadata, usually empty.
+    /// The list metadata, usually empty.
     #[serde(default)]
     pub metadata: ListMeta,
     /// `Failure` or `Success`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// Text for people.
+    /// The message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Reason for programs, such as `NotFound`.
+    /// The reason for programs, such as `NotFound`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What it is about.
+    /// The object or resource to which the status applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
-    /// HTTP status code.
+    /// The HTTP status code.
     #[serde(default)]
     pub code: u16,
 }
 
 impl Status {
-    /// A failure with these fields and no details.
+    /// Creates a failure with these fields and without details.
     pub fn failure(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind: "Status".into(),
@@ -102,7 +102,7 @@ impl Status {
         }
     }
 
-    /// The same failure about this object.
+    /// Adds the details of an object to the failure.
     #[must_use]
     pub fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
         let details = self.details.get_or_insert_default();
@@ -112,7 +112,8 @@ impl Status {
         self
     }
 
-    /// `pods "x" not found`. `resource` is the plural; group is joined as `deployments.apps`.
+    /// 404 `NotFound`: `pods "x" not found`. `resource` is the plural; a group is appended, as in
+    /// `deployments.apps`.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         Self::failure(
             404,
@@ -122,7 +123,7 @@ impl Status {
         .about(group, resource, name)
     }
 
-    /// `pods "x" already exists`.
+    /// 409 `AlreadyExists`: `pods "x" already exists`.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         Self::failure(
             409,
@@ -132,7 +133,7 @@ impl Status {
         .about(group, resource, name)
     }
 
-    /// `Operation cannot be fulfilled on pods "x": why`.
+    /// 409 `Conflict`: `Operation cannot be fulfilled on pods "x": why`.
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
         Self::failure(
             409,
@@ -145,7 +146,7 @@ impl Status {
         .about(group, resource, name)
     }
 
-    /// `pods "x" is forbidden: why`.
+    /// 403 `Forbidden`: `pods "x" is forbidden: why`.
     pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let what = qualified(group, resource);
         let message = if name.is_empty() {
@@ -156,12 +157,12 @@ impl Status {
         Self::failure(403, "Forbidden", message).about(group, resource, name)
     }
 
-    /// 400 with this text.
+    /// 400 `BadRequest` with this message.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::failure(400, "BadRequest", message)
     }
 
-    /// 405 of a verb that the resource lacks.
+    /// 405 `MethodNotAllowed` for a verb that the resource does not support.
     pub fn method_not_supported(group: &str, resource: &str, action: &str) -> Self {
         Self::failure(
             405,
@@ -174,7 +175,7 @@ impl Status {
         .about(group, resource, "")
     }
 
-    /// 500 with upstream's prefix.
+    /// 500 `InternalError` with upstream's prefix.
     pub fn internal(message: &str) -> Self {
         let mut status =
             Self::failure(500, "InternalError", format!("Internal error occurred: {message}"));
@@ -185,18 +186,18 @@ impl Status {
         status
     }
 
-    /// 410 `Expired`: the revision was compacted, list again.
+    /// 410 `Expired`: the revision was compacted, and the client must list again.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::failure(410, "Expired", message)
     }
 
-    /// The refusal is of this reason.
+    /// Returns whether the status has this reason.
     pub fn is(&self, reason: &str) -> bool {
         self.reason == reason
     }
 }
 
-/// `deployments.apps`, or `pods` for the core group.
+/// Returns the qualified resource: `deployments.apps`, or `pods` for the core group.
 pub fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }

@@ -1,60 +1,61 @@
-//! Small accessors for JSON objects: absent, null and wrongly typed fields read as the zero value.
+//! Accessors for JSON objects. An absent field, null and a field of a wrong type read as the zero
+//! value.
 
 use serde_json::{Map, Value};
 
 static NULL: Value = Value::Null;
 
-/// The field, or null.
+/// Returns the field, or null.
 pub fn get<'a>(value: &'a Value, key: &str) -> &'a Value {
     value.get(key).unwrap_or(&NULL)
 }
 
-/// The field at the end of a path of keys, or null.
+/// Returns the field at a path of keys, or null.
 pub fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     path.iter().fold(value, |v, key| get(v, key))
 }
 
-/// Whether the field is there and not null.
+/// Returns whether the field is present and not null.
 pub fn has(value: &Value, key: &str) -> bool {
     !get(value, key).is_null()
 }
 
-/// A string field, or the empty string.
+/// Returns a string field, or the empty string.
 pub fn str_at<'a>(value: &'a Value, key: &str) -> &'a str {
     get(value, key).as_str().unwrap_or_default()
 }
 
-/// A string at the end of a path, or the empty string.
+/// Returns the string at a path of keys, or the empty string.
 pub fn str_in<'a>(value: &'a Value, path: &[&str]) -> &'a str {
     at(value, path).as_str().unwrap_or_default()
 }
 
-/// An integer field.
+/// Returns an integer field.
 pub fn int_at(value: &Value, key: &str) -> Option<i64> {
     get(value, key).as_i64()
 }
 
-/// A boolean field, or false.
+/// Returns a boolean field, or false.
 pub fn bool_at(value: &Value, key: &str) -> bool {
     get(value, key).as_bool().unwrap_or_default()
 }
 
-/// The elements of a list field, or none.
+/// Returns the elements of a list field, or none.
 pub fn items<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     get(value, key).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The elements of a list field for change, or none.
+/// Returns the mutable elements of a list field, or none.
 pub fn items_mut<'a>(value: &'a mut Value, key: &str) -> &'a mut [Value] {
     value.get_mut(key).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }
 
-/// The entries of an object field in key order, or none.
+/// Returns the entries of an object field in key order, or none.
 pub fn entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     get(value, key).as_object().into_iter().flatten()
 }
 
-/// Whether a field is absent, null, or an empty string, list or object.
+/// Returns whether a field is absent, null, or an empty string, list or object.
 pub fn is_empty(value: &Value, key: &str) -> bool {
     match get(value, key) {
         Value::Null => true,
@@ -65,8 +66,8 @@ pub fn is_empty(value: &Value, key: &str) -> bool {
     }
 }
 
-/// The object field for change; made when absent. A value that is no object is left alone and
-/// `None` comes back.
+/// Returns a mutable object field and creates it if it is absent. Returns `None` and changes
+/// nothing if the field is not an object.
 pub fn ensure_object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let field = value.as_object_mut()?.entry(key).or_insert(Value::Null);
     if field.is_null() {
@@ -75,12 +76,12 @@ pub fn ensure_object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Valu
     field.is_object().then_some(field)
 }
 
-/// The field for change, when it is an object.
+/// Returns a mutable field if it is an object.
 pub fn object_mut<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     value.get_mut(key).filter(|v| v.is_object())
 }
 
-/// Sets a pointer field that is absent or null.
+/// Sets a pointer field that is absent or null to the default.
 pub fn default_to(value: &mut Value, key: &str, default: impl Into<Value>) {
     if let Some(map) = value.as_object_mut() {
         let field = map.entry(key).or_insert(Value::Null);
@@ -90,7 +91,7 @@ pub fn default_to(value: &mut Value, key: &str, default: impl Into<Value>) {
     }
 }
 
-/// Sets a string field that is absent or empty.
+/// Sets a string field that is absent or empty to the default.
 pub fn default_str(value: &mut Value, key: &str, default: &str) {
     let field = get(value, key);
     if field.is_null() || field.as_str() == Some("") {
@@ -98,26 +99,26 @@ pub fn default_str(value: &mut Value, key: &str, default: &str) {
     }
 }
 
-/// Sets an integer field that is absent or zero.
+/// Sets an integer field that is absent or zero to the default.
 pub fn default_int(value: &mut Value, key: &str, default: i64) {
     if int_at(value, key).unwrap_or_default() == 0 {
         set(value, key, default);
     }
 }
 
-/// Sets a field of an object; nothing happens when `value` is no object.
+/// Sets a field of an object; does nothing if `value` is not an object.
 pub fn set(value: &mut Value, key: &str, new: impl Into<Value>) {
     if let Some(map) = value.as_object_mut() {
         map.insert(key.to_owned(), new.into());
     }
 }
 
-/// Removes a field of an object and returns it.
+/// Removes a field of an object and returns its value.
 pub fn remove(value: &mut Value, key: &str) -> Option<Value> {
     value.as_object_mut().and_then(|map| map.remove(key))
 }
 
-/// Makes a field of `target` what it is in `source`: copied, or removed when absent there.
+/// Copies a field from `source` to `target`, or removes it if `source` lacks it.
 pub fn restore(target: &mut Value, source: &Value, key: &str) {
     match source.get(key) {
         Some(old) => set(target, key, old.clone()),
@@ -127,8 +128,8 @@ pub fn restore(target: &mut Value, source: &Value, key: &str) {
     }
 }
 
-/// Equality as upstream's `apiequality.Semantic`: null, empty lists and empty objects are the same
-/// as absence.
+/// Compares two values like upstream's `apiequality.Semantic`: null, an empty list and an empty
+/// object equal absence.
 pub fn semantic_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
