@@ -1,8 +1,8 @@
-//! OpenAPI v2 and v3 documents, rendered from the schema and the list of served resources when
-//! a client requests them.
+//! The OpenAPI v2 and v3 documents, which are rendered from the schema table and the list of served
+//! resources when a client requests them.
 //!
-//! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once
-//! per client.
+//! No document is cached: the document of one group version has a few hundred kilobytes, and each
+//! client requests it once.
 
 mod custom;
 mod definitions;
@@ -20,39 +20,39 @@ pub use self::gnostic::NotEncodable;
 use crate::object::{Gvk, Gvr};
 use crate::schema::{Schema, TypeId};
 
-/// One resource that the server serves, in the version that it serves.
+/// A served resource in one of its served versions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Served {
-    /// The kind of its objects.
+    /// The kind of the objects.
     pub gvk: Gvk,
-    /// Its name in paths.
+    /// The resource, as in paths.
     pub gvr: Gvr,
-    /// Whether its objects live in namespaces.
+    /// Whether the objects are namespaced.
     pub namespaced: bool,
-    /// What discovery says: `create`, `delete`, `deletecollection`, `get`, `list`, `patch`,
+    /// The verbs of discovery: `create`, `delete`, `deletecollection`, `get`, `list`, `patch`,
     /// `update`, `watch`.
     pub verbs: Vec<String>,
-    /// Subresources under the name of an object.
+    /// The subresources of an object.
     pub subresources: Vec<ServedSubresource>,
-    /// A custom resource: its type comes from its definition instead of the table.
+    /// The schema of a custom resource, which replaces the type of the schema table.
     pub custom: Option<CustomSchema>,
 }
 
-/// One subresource.
+/// A subresource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServedSubresource {
-    /// The last part of the path, such as `status` or `exec`.
+    /// The last element of the path, such as `status` or `exec`.
     pub name: String,
-    /// The kind that it reads and writes, such as `autoscaling/v1` `Scale`.
+    /// The kind that the subresource reads and writes, such as `autoscaling/v1` `Scale`.
     pub gvk: Gvk,
-    /// What discovery says; subresources that are connected to (`exec`, `proxy`) have `create` and
-    /// `get` and set `connect`.
+    /// The verbs of discovery. Subresources with the operation `connect` (`exec`, `proxy`) have
+    /// `create` and `get` and set `connect`.
     pub verbs: Vec<String>,
-    /// A stream or proxy instead of an object.
+    /// Whether the subresource is a stream or a proxy instead of an object.
     pub connect: bool,
 }
 
-/// The two versions of the format.
+/// The two versions of OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V2,
@@ -68,7 +68,7 @@ impl Version {
     }
 }
 
-/// `/openapi/v2`: everything in one document.
+/// Returns the document of `/openapi/v2`, which covers all group versions.
 pub fn v2(schema: &Schema, served: &[Served], version: &str) -> Value {
     let operations: Vec<_> = group_versions(served)
         .into_iter()
@@ -91,8 +91,8 @@ pub fn v2(schema: &Schema, served: &[Served], version: &str) -> Value {
     })
 }
 
-/// `/openapi/v3`: where the documents of the group versions are, with hashes that change when they
-/// do.
+/// Returns the index of `/openapi/v3`: the paths of the documents of all group versions, with
+/// hashes that change with the documents.
 pub fn v3_index(schema: &Schema, served: &[Served], version: &str) -> Value {
     let mut paths = Map::new();
     for (group, v) in group_versions(served) {
@@ -104,8 +104,8 @@ pub fn v3_index(schema: &Schema, served: &[Served], version: &str) -> Value {
     json!({ "paths": paths })
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION` or `/openapi/v3/api/v1`; nothing when no resource of it is
-/// served.
+/// Returns the document of `/openapi/v3/apis/GROUP/VERSION` or `/openapi/v3/api/v1`; returns `None`
+/// if the group version has no served resource.
 pub fn v3(
     schema: &Schema,
     served: &[Served],
@@ -135,23 +135,26 @@ pub fn v3(
     }))
 }
 
-/// A document of [`v2`] as protobuf (`application/com.github.proto-openapi.spec.v2.v1.0+protobuf`).
+/// Encodes a document of [`v2`] as protobuf
+/// (`application/com.github.proto-openapi.spec.v2.v1.0+protobuf`).
 ///
 /// # Errors
-/// When the document has what the message cannot hold.
+/// Returns an error if the document has content that the protobuf message cannot represent.
 pub fn v2_protobuf(document: &Value) -> Result<Vec<u8>, NotEncodable> {
     gnostic::document(Version::V2, document)
 }
 
-/// A document of [`v3`] as protobuf (`application/com.github.proto-openapi.spec.v3.v1.0+protobuf`).
+/// Encodes a document of [`v3`] as protobuf
+/// (`application/com.github.proto-openapi.spec.v3.v1.0+protobuf`).
 ///
 /// # Errors
-/// When the document has what the message cannot hold.
+/// Returns an error if the document has content that the protobuf message cannot represent.
 pub fn v3_protobuf(document: &Value) -> Result<Vec<u8>, NotEncodable> {
     gnostic::document(Version::V3, document)
 }
 
-/// The hash that the index states for a group version; the document may be cached forever under it.
+/// Returns the hash of a group version in the index. A client may cache the document under this
+/// hash without a time limit.
 pub fn group_hash(
     schema: &Schema,
     served: &[Served],
@@ -201,7 +204,7 @@ fn add_custom<'a>(out: &mut Value, served: impl Iterator<Item = &'a Served>, ver
     }
 }
 
-/// Group versions in the order of the list, each once.
+/// Returns the group versions in the order of the list, without repetitions.
 fn group_versions(served: &[Served]) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     for one in served {
@@ -213,12 +216,12 @@ fn group_versions(served: &[Served]) -> Vec<(String, String)> {
     found
 }
 
-/// `/api/v1` or `/apis/GROUP/VERSION`.
+/// Returns `/api/v1` or `/apis/GROUP/VERSION`.
 fn group_path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
 }
 
-/// The types that operations name.
+/// Returns the types to which the operations refer.
 fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<TypeId> {
     let named = operations.iter().flat_map(|o| {
         o.body.iter().map(|b| b.0.as_str()).chain(o.responses.iter().filter_map(|r| r.1.as_deref()))
@@ -230,20 +233,21 @@ fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<Type
     found
 }
 
-/// Kinds of each type: those of the table, and for kinds of every group one per served group
-/// version.
+/// Returns the kinds of each type. A kind of every group version has one entry per served built-in
+/// group version.
 fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
     let mut kinds = definitions::Kinds::new();
     let built_in: Vec<Served> = served.iter().filter(|s| s.custom.is_none()).cloned().collect();
     let built_in = group_versions(&built_in);
     for (gvk, id) in schema.kinds() {
         let everywhere = matches!(gvk.kind.as_ref(), "DeleteOptions" | "WatchEvent");
-        // the unversioned kinds of `meta.k8s.io` belong to the core group on the wire
+        // On the wire, the unversioned kinds of `meta.k8s.io` belong to the core group.
         let core = gvk.group.as_ref() == "meta.k8s.io";
         let gvk = if core { Gvk::new("", "v1", &gvk.kind) } else { gvk.clone() };
         let list = kinds.entry(id).or_default();
         if everywhere {
-            // Definitions come and go; the documents of built-in groups stay what they are.
+            // Custom groups are left out, so that a new CustomResourceDefinition does not change
+            // the documents of built-in groups.
             let versions = built_in.iter();
             list.extend(versions.map(|(g, v)| Gvk::new(g, v, &gvk.kind)));
         }

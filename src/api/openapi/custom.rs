@@ -1,7 +1,8 @@
-//! Custom resources as OpenAPI schemas: what their definitions say, with what every object has.
+//! OpenAPI schemas of custom resources: the schema of the CustomResourceDefinition with the fields
+//! of every object.
 //!
-//! Source of the rules: `pkg/controller/openapi/builder` and `pkg/controller/openapi/v2` of
-//! apiextensions.
+//! The rules are those of `pkg/controller/openapi/builder` and `pkg/controller/openapi/v2` of
+//! apiextensions-apiserver.
 
 use std::sync::Arc;
 
@@ -13,27 +14,29 @@ use crate::object::Gvk;
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
-/// What the document of a custom resource needs besides its names.
+/// The fields of a CustomResourceDefinition, besides its names, that the document of its resource
+/// requires.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CustomSchema {
-    /// `openAPIV3Schema` of the version as JSON text; `None` when it has none.
+    /// The field `openAPIV3Schema` of the version as JSON text, if present.
     pub text: Option<Arc<str>>,
-    /// Kind of its lists.
+    /// The kind of the lists.
     pub list_kind: String,
-    /// `spec.preserveUnknownFields` of the definition.
+    /// The field `spec.preserveUnknownFields` of the CustomResourceDefinition.
     pub preserve: bool,
-    /// Fields that lists can be selected by, without the dot in front.
+    /// The fields that field selectors support, without the leading dot.
     pub selectable: Vec<String>,
 }
 
-/// Name of a type: the group's parts from behind, version, kind.
+/// Returns the name of a type: the elements of the group in reverse order, the version and the
+/// kind.
 pub(super) fn model(gvk: &Gvk) -> String {
     let mut parts: Vec<&str> = gvk.group.split('.').collect();
     parts.reverse();
     format!("{}.{}.{}", parts.join("."), gvk.version, gvk.kind)
 }
 
-/// Types that the definitions refer to.
+/// The types to which the definitions refer.
 pub(super) const REFERRED: [&str; 2] = [OBJECT_META, LIST_META];
 
 fn type_meta(properties: &mut Map<String, Value>) {
@@ -66,14 +69,14 @@ fn is(schema: &Value, key: &str) -> bool {
     schema.get(key).and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// The definition of the objects.
+/// Returns the definition of the objects.
 pub(super) fn object(gvk: &Gvk, custom: &CustomSchema, version: Version) -> Value {
     let parsed = custom.text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let bare = || json!({ "type": "object" });
     let mut out = match parsed {
         None => bare(),
-        // kubectl refuses fields that it does not find, so nothing at all is said where any may
-        // stand.
+        // kubectl rejects fields that the document lacks, so the document lists no fields if all
+        // are permitted.
         Some(schema)
             if version == Version::V2
                 && (custom.preserve || is(&schema, "x-kubernetes-preserve-unknown-fields")) =>
@@ -108,7 +111,7 @@ fn selectable(map: &mut Map<String, Value>, custom: &CustomSchema) {
     }
 }
 
-/// The definition of their lists.
+/// Returns the definition of the lists.
 pub(super) fn list(gvk: &Gvk, plural: &str, custom: &CustomSchema, version: Version) -> Value {
     let of = Gvk::new(&gvk.group, &gvk.version, &custom.list_kind);
     let mut properties = Map::new();
@@ -142,7 +145,7 @@ fn properties_mut(schema: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// Goes into everything below a schema that is a schema itself.
+/// Visits every direct subschema of a schema.
 fn each(schema: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
     let Some(map) = schema.as_object_mut() else { return };
     if let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) {
@@ -155,7 +158,7 @@ fn each(schema: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Embedded resources have what every object has.
+/// Adds the fields of every object to embedded resources.
 fn embedded(schema: &mut Value, version: Version) {
     each(schema, &mut |inner| embedded(inner, version));
     let kept = version == Version::V2 && is(schema, "x-kubernetes-preserve-unknown-fields");
@@ -176,7 +179,7 @@ fn embedded(schema: &mut Value, version: Version) {
     }
 }
 
-/// What is either number or text says so.
+/// Adds the types of `x-kubernetes-int-or-string` as an explicit `anyOf`.
 fn unfold(schema: &mut Value) {
     each(schema, &mut unfold);
     if is(schema, "x-kubernetes-int-or-string")
@@ -194,7 +197,7 @@ fn unfold(schema: &mut Value) {
     }
 }
 
-/// Takes out what version 2 cannot say, and what kubectl takes for a prohibition
+/// Removes the parts that OpenAPI v2 cannot express or that cause kubectl to reject valid objects
 /// (`ToStructuralOpenAPIV2`).
 fn for_v2(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };

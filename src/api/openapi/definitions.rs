@@ -1,4 +1,4 @@
-//! Types as OpenAPI schemas.
+//! OpenAPI schemas of the types of the schema table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _};
@@ -12,7 +12,8 @@ use crate::schema::{Field, ListType, Schema, Shape, Type, TypeId};
 /// The kinds of each type.
 pub(super) type Kinds = HashMap<TypeId, Vec<Gvk>>;
 
-/// Upstream's types that have a JSON form of their own: name, and what v2 and v3 say about it.
+/// The names of upstream's types with their own JSON form, for which v2 and v3 have fixed
+/// definitions.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
@@ -29,7 +30,7 @@ const OR_LIST: &str =
 const OR_STRINGS: &str =
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray";
 
-/// All types that these types lead to, themselves included.
+/// Returns these types and all types to which they refer directly or indirectly.
 pub(super) fn closure(schema: &Schema, roots: &BTreeSet<TypeId>) -> BTreeSet<TypeId> {
     let mut found = roots.clone();
     let mut open: Vec<TypeId> = roots.iter().copied().collect();
@@ -55,7 +56,7 @@ fn struct_in(shape: &Shape) -> Option<TypeId> {
     }
 }
 
-/// The definitions of these types and of all they lead to.
+/// Returns the definitions of these types and of all types to which they refer.
 pub(super) fn reachable(
     schema: &Schema,
     roots: &BTreeSet<TypeId>,
@@ -115,7 +116,7 @@ fn leaf(name: &str, version: Version) -> Value {
     }
 }
 
-/// One type.
+/// Returns the definition of a type.
 pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &Kinds) -> Value {
     let ty = schema.get(id);
     let mut out = Map::new();
@@ -193,7 +194,7 @@ fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> V
     }
     let mut base = shape_schema(schema, owner, &field.shape, &field.allowed, version);
     if base.get("$ref").is_some() && !extras.is_empty() && version == Version::V3 {
-        // siblings of a reference are ignored in OpenAPI 3.0
+        // OpenAPI 3.0 ignores the siblings of a reference.
         base = json!({ "allOf": [base] });
     }
     if let Value::Object(map) = &mut base {
@@ -202,7 +203,7 @@ fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> V
     base
 }
 
-/// What fields of `metadata` are, in a sentence each.
+/// Returns the description of a field of `metadata`, in one sentence.
 fn describe(owner: &str, field: &str) -> Option<&'static str> {
     if owner != "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta" {
         return None;
@@ -236,8 +237,8 @@ fn describe(owner: &str, field: &str) -> Option<&'static str> {
     })
 }
 
-/// What v3 states as default: the table's, an empty object for structs that are always there, the
-/// zero of fields that are always written.
+/// Returns the default in v3: that of the schema table, an empty object for a struct that is always
+/// present, and the zero value for a field that is always written.
 fn default(field: &Field) -> Option<Value> {
     if let Some(default) = &field.default {
         return Some(default.as_ref().clone());
@@ -287,7 +288,7 @@ fn shape_schema(
     }
 }
 
-/// Feeds a shape to the hash of a document.
+/// Adds a shape to the hash of a document.
 pub(super) fn hash_shape(shape: &Shape, hasher: &mut DefaultHasher) {
     std::mem::discriminant(shape).hash(hasher);
     match shape {

@@ -1,19 +1,19 @@
-//! OpenAPI documents as protobuf, in the messages of gnostic's `openapiv2` and `openapiv3` that
-//! Go's clients ask for.
+//! OpenAPI documents as protobuf, in the messages of gnostic's `openapiv2` and `openapiv3`, which
+//! Go clients request.
 
 use serde_json::{Map, Value};
 
 use super::Version;
 use crate::codec::protobuf::wire::Writer;
 
-/// A document has what its message cannot hold.
+/// The document has content that its protobuf message cannot represent.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("OpenAPI protobuf: {0}")]
 pub struct NotEncodable(String);
 
 type Done = Result<(), NotEncodable>;
 
-/// How a field is written.
+/// The protobuf form of a field.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Text,
@@ -21,16 +21,17 @@ enum Form {
     Flag,
     Whole,
     Real,
-    /// Any value, as YAML text: JSON is YAML.
+    /// Any value as YAML text; JSON is valid YAML.
     Any,
     Anys,
-    /// A scalar; objects and lists leave the message empty, as gnostic does.
+    /// A scalar. An object or a list leaves the message empty, as in gnostic.
     Scalar,
     One(Message),
     Many(Message),
 }
 
-/// Messages; a number tells the two versions apart where they differ.
+/// The messages of gnostic. The digit in a name is the OpenAPI version of a message that only that
+/// version has.
 #[derive(Debug, Clone, Copy)]
 enum Message {
     Document2,
@@ -43,7 +44,7 @@ enum Message {
     PathItem3,
     Operation2,
     Operation3,
-    /// A parameter or a reference to one.
+    /// A parameter or a reference to a parameter.
     Parameter2,
     Parameter3,
     BodyParameter2,
@@ -56,10 +57,10 @@ enum Message {
     Response3,
     MediaTypes3,
     MediaType3,
-    /// A schema where version 2 wraps it.
+    /// The wrapper of a schema in OpenAPI v2.
     SchemaItem2,
     Schema2,
-    /// A schema or a reference to one.
+    /// A schema or a reference to a schema.
     SchemaOr3,
     Schema3,
     Items2,
@@ -80,7 +81,8 @@ enum Message {
 
 type Fields = &'static [(&'static str, u32, Form)];
 
-/// The fields of a message by their JSON names, and the number of its extensions (`x-…`).
+/// Returns the fields of a message with their JSON names, and the field number of its extensions
+/// (`x-…`).
 #[expect(clippy::too_many_lines, reason = "a table of gnostic's messages")]
 fn layout(message: Message) -> (Fields, u32) {
     use Form::{Any, Anys, Flag, Many, One, Real, Scalar, Text, Texts, Whole};
@@ -352,15 +354,15 @@ fn layout(message: Message) -> (Fields, u32) {
             9,
         ),
         M::ExternalDocs => (&[("description", 1, Text), ("url", 2, Text)], 3),
-        // Written by `message` itself.
+        // `message` writes these messages without a layout.
         _ => (&[], 0),
     }
 }
 
-/// A whole document.
+/// Encodes a document.
 ///
 /// # Errors
-/// Names the first key that its message does not have.
+/// Returns an error with the first key that its message lacks.
 pub(super) fn document(version: Version, document: &Value) -> Result<Vec<u8>, NotEncodable> {
     let mut writer = Writer::with_capacity(1 << 20);
     let top = match version {
@@ -379,7 +381,7 @@ fn object(of: Message, value: &Value) -> Result<&Map<String, Value>, NotEncodabl
     value.as_object().ok_or_else(|| wrong(&format!("{of:?} is no object"), value))
 }
 
-/// The body of a message.
+/// Writes the body of a message.
 fn message(w: &mut Writer, of: Message, value: &Value) -> Done {
     use Message as M;
     match of {
@@ -439,7 +441,7 @@ fn message(w: &mut Writer, of: Message, value: &Value) -> Done {
         }
         M::Additional2 | M::Additional3 => match value {
             Value::Bool(allowed) => {
-                // A member of a choice is written even when it is false.
+                // A member of a oneof is written even if it is false.
                 w.varint(2, u64::from(*allowed));
                 Ok(())
             }
@@ -454,7 +456,7 @@ fn extension(key: &str) -> bool {
     key.starts_with("x-")
 }
 
-/// A message of plain fields and extensions.
+/// Writes a message of fields and extensions.
 fn fields(w: &mut Writer, of: Message, value: &Value) -> Done {
     let (fields, extensions) = layout(of);
     for (key, value) in object(of, value)? {
@@ -522,13 +524,13 @@ fn texts(w: &mut Writer, number: u32, value: &Value) -> Done {
     Ok(())
 }
 
-/// Gnostic's `Any`: the value as YAML.
+/// Writes gnostic's message `Any`: the value as YAML.
 fn any(w: &mut Writer, value: &Value) -> Done {
     w.bytes(2, format!("{value}\n").as_bytes());
     Ok(())
 }
 
-/// A pair of name and value, as gnostic writes maps.
+/// Writes a pair of a name and a value, which is an entry of gnostic's maps.
 fn named(w: &mut Writer, number: u32, name: &str, value: impl FnOnce(&mut Writer) -> Done) -> Done {
     w.nested(number, |w| {
         w.bytes(1, name.as_bytes());
@@ -536,7 +538,7 @@ fn named(w: &mut Writer, number: u32, name: &str, value: impl FnOnce(&mut Writer
     })
 }
 
-/// A map: entries under the number that their key gets, the others as extensions.
+/// Writes a map. `number` returns the field number of an entry; other entries are extensions.
 fn entries(
     w: &mut Writer,
     of: Message,
@@ -551,7 +553,7 @@ fn entries(
     })
 }
 
-/// The choice between a thing (1) and a reference to one (2).
+/// Writes a oneof of a value (field 1) and a reference (field 2).
 fn or_reference(w: &mut Writer, of: Message, value: &Value) -> Done {
     match value.get("$ref").and_then(Value::as_str) {
         Some(reference) => w.nested(2, |w| {
@@ -562,7 +564,7 @@ fn or_reference(w: &mut Writer, of: Message, value: &Value) -> Done {
     }
 }
 
-/// Version 2 has a message for each place of a parameter.
+/// Writes a parameter. OpenAPI v2 has one message for each value of `in`.
 fn parameter(w: &mut Writer, value: &Value) -> Done {
     if value.get("$ref").is_some() {
         return or_reference(w, Message::BodyParameter2, value);

@@ -1,4 +1,4 @@
-//! The operations of served resources, before either version of OpenAPI writes them down.
+//! The operations of served resources, independent of the OpenAPI version.
 
 use crate::object::Gvk;
 use crate::schema::{Schema, Shape};
@@ -7,30 +7,30 @@ use super::{Served, ServedSubresource, group_path};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// One method of one path.
+/// A method of a path.
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
-    /// With `{name}` and `{namespace}`.
+    /// The path with `{name}` and `{namespace}`.
     pub(super) path: String,
-    /// Lower case.
+    /// The HTTP method in lower case.
     pub(super) method: &'static str,
-    /// `operationId`.
+    /// The field `operationId`.
     pub(super) id: String,
-    /// `x-kubernetes-action`.
+    /// The field `x-kubernetes-action`.
     pub(super) action: &'static str,
-    /// `x-kubernetes-group-version-kind`.
+    /// The field `x-kubernetes-group-version-kind`.
     pub(super) gvk: Option<Gvk>,
-    /// Query parameters: name and JSON type.
+    /// The query parameters, with name and JSON type.
     pub(super) query: Vec<(String, &'static str)>,
-    /// Name of the type of the body, and whether it must be there.
+    /// The type name of the request body, and whether the body is required.
     pub(super) body: Option<(String, bool)>,
-    /// Status code and name of the type; none for streams.
+    /// The status codes and type names of the responses; a stream has no type.
     pub(super) responses: Vec<(u16, Option<String>)>,
-    /// A patch: other media types.
+    /// Whether the operation is a patch, which has different media types.
     pub(super) patch: bool,
-    /// Of a custom resource: no protobuf, no strategic merge.
+    /// Whether the resource is custom, without protobuf and strategic merge patch.
     pub(super) custom: bool,
-    /// `core_v1`, `apps_v1`, ….
+    /// The tag, such as `core_v1` or `apps_v1`.
     pub(super) tag: String,
 }
 
@@ -61,7 +61,7 @@ const DELETE_QUERY: &[(&str, &str)] = &[
     ("propagationPolicy", "string"),
 ];
 
-/// The operations of all resources of one group version, and its discovery document.
+/// Returns the operations of all resources of one group version and of its discovery document.
 pub(super) fn of_group_version(
     schema: &Schema,
     served: &[Served],
@@ -95,9 +95,9 @@ pub(super) fn of_group_version(
 }
 
 struct Names {
-    /// `AppsV1`.
+    /// The group version in camel case, such as `AppsV1`.
     camel: String,
-    /// `apps_v1`.
+    /// The tag, such as `apps_v1`.
     tag: String,
 }
 
@@ -174,7 +174,7 @@ impl Maker<'_> {
         }
     }
 
-    /// List, and for namespaced kinds the list over all namespaces.
+    /// Adds the list operation and, for a namespaced kind, the list over all namespaces.
     fn lists(&mut self, base: &str, scoped: &str, noun: &str, list: &str) {
         let kind = self.served.gvk.kind.clone();
         self.add(
@@ -200,7 +200,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Deletion of all objects that a selector matches.
+    /// Adds the deletion of all objects that a selector matches.
     fn delete_collection(&mut self, scoped: &str, noun: &str) {
         let id = format!("delete{}Collection{noun}", self.names.camel);
         let query: Vec<_> = DELETE_QUERY
@@ -223,7 +223,7 @@ impl Maker<'_> {
         );
     }
 
-    /// Read, replace, patch and delete of one object or subresource.
+    /// Adds the operations that read, replace, patch and delete one object or subresource.
     fn object(&mut self, path: &str, noun: &str, object: &str, verbs: &[String], suffix: &str) {
         let camel = self.names.camel.clone();
         let answer =
@@ -285,7 +285,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The old watch paths.
+    /// Adds the deprecated watch paths.
     fn watches(&mut self, base: &str, resource: &str, noun: &str, kind: &str) {
         let event = || vec![(200, Some(format!("{META}.WatchEvent")))];
         let camel = self.names.camel.clone();
@@ -346,7 +346,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Streams and proxies: the options of the kind are query parameters.
+    /// Adds the operations of a stream or proxy; the fields of the options kind are query
+    /// parameters.
     fn connect(&mut self, path: &str, noun: &str, suffix: &str, sub: &ServedSubresource) {
         let options =
             self.schema.kind(&sub.gvk).map(|id| std::sync::Arc::clone(self.schema.get(id)));

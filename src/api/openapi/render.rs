@@ -1,4 +1,4 @@
-//! Operations as the `paths` of either version.
+//! The object `paths` of an OpenAPI document, in either version.
 
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ const PATCHES: &[&str] = &[
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
-/// Custom resources have no protobuf form and no strategic merge.
+/// The media types of custom resources, which have no protobuf form and no strategic merge patch.
 const CUSTOM_READS: &[&str] = &["application/json", "application/yaml"];
 const CUSTOM_PATCHES: &[&str] = &[
     "application/json-patch+json",
@@ -29,7 +29,7 @@ const CUSTOM_PATCHES: &[&str] = &[
 ];
 const ANY: &[&str] = &["*/*"];
 
-/// The object `paths`.
+/// Returns the object `paths`.
 pub(super) fn paths(operations: &[Operation], version: Version) -> Value {
     let mut out: Map<String, Value> = Map::new();
     for operation in operations {
@@ -43,7 +43,7 @@ pub(super) fn paths(operations: &[Operation], version: Version) -> Value {
     Value::Object(out)
 }
 
-/// A path with the parameters in braces.
+/// Returns the item of a path with the parameters of the path.
 fn path_item(path: &str, version: Version) -> Value {
     let names: Vec<Value> = ["name", "namespace", "path"]
         .into_iter()
@@ -121,7 +121,7 @@ fn one(operation: &Operation, version: Version) -> Value {
     out
 }
 
-/// The responses of an operation by their status codes.
+/// Returns the responses of an operation by status code.
 fn responses(operation: &Operation, version: Version, produces: &[&str]) -> Value {
     let mut responses = Map::new();
     for (code, name) in &operation.responses {

@@ -1,4 +1,4 @@
-//! The documents against what upstream publishes.
+//! Tests of the documents with those that upstream publishes.
 
 use super::*;
 
@@ -206,7 +206,7 @@ fn the_index_changes_with_what_is_served() {
     assert_eq!(before["paths"]["api/v1"], after["paths"]["api/v1"]);
 }
 
-/// All types against upstream's published documents, from the folder in `KUBE_LITE_OPENAPI`.
+/// Compares all types with upstream's published documents in the folder of `KUBE_LITE_OPENAPI`.
 #[test]
 fn agrees_with_published_types() {
     #[allow(
@@ -249,7 +249,7 @@ fn agrees_with_published_types() {
     );
 }
 
-/// Removes what is not compared.
+/// Removes the fields that the test does not compare.
 fn remove_uncompared(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -285,7 +285,7 @@ fn remove_uncompared(value: &mut Value) {
     }
 }
 
-/// Describes how two definitions differ.
+/// Describes the difference between two definitions.
 fn difference(ours: &Value, published: &Value) -> String {
     let properties = |v: &Value| v["properties"].as_object().cloned().unwrap_or_default();
     let (a, b) = (properties(ours), properties(published));
