@@ -1,4 +1,4 @@
-//! Label and field selectors: parsing, upstream's errors, normal form, and matching without
+//! Label and field selectors: parsing with upstream's errors, the normal form, and matching without
 //! allocation.
 
 mod field;
@@ -10,7 +10,8 @@ mod parser;
 pub use field::{FieldSelector, FieldTerm};
 pub use label::{LabelSelector, Labels, Operator, Requirement};
 
-/// Why a selector is refused; the text is upstream's and goes out as a 400.
+/// The reason why a selector is rejected. The text is upstream's; the API server returns it with
+/// the code 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(pub String);

@@ -1,31 +1,31 @@
-//! Field selectors: `metadata.name=x,spec.nodeName!=y` with upstream's escapes.
+//! Field selectors such as `metadata.name=x,spec.nodeName!=y`, with upstream's escape sequences.
 
 use std::fmt;
 
 use super::SelectorError;
 
-/// One condition on a field's text.
+/// A condition on the text of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldTerm {
-    /// Label of the field, such as `spec.nodeName`.
+    /// The label of the field, such as `spec.nodeName`.
     pub field: Box<str>,
-    /// Whether the value must differ.
+    /// Whether the value must differ (`!=`).
     pub not: bool,
-    /// The value, unescaped.
+    /// The value without escape sequences.
     pub value: Box<str>,
 }
 
-/// A field selector: all its terms must hold.
+/// A field selector. An object must match all terms.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
 }
 
 impl FieldSelector {
-    /// Reads the string form.
+    /// Parses the string form.
     ///
     /// # Errors
-    /// Upstream's parse error.
+    /// Returns upstream's parse error.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
@@ -36,7 +36,7 @@ impl FieldSelector {
                     "invalid selector: '{text}'; can't understand '{part}'"
                 )));
             };
-            // A term of nothing but its sign selects everything.
+            // A term of an operator alone selects everything.
             if field.is_empty() && value.is_empty() {
                 continue;
             }
@@ -45,12 +45,13 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Checks every field against those a resource knows; `known` are its labels without the two
-    /// that all have (`metadata.name`, and `metadata.namespace` when `namespaced`).
+    /// Checks that the resource supports every field of the selector. `known` are the field labels
+    /// of the resource without the common ones: `metadata.name`, and `metadata.namespace` if
+    /// `namespaced`.
     ///
     /// # Errors
-    /// Upstream's text: a resource without fields of its own names the two common ones, the others
-    /// only say which label they do not support.
+    /// Returns upstream's text. For a resource with the common fields only, the text names these
+    /// two; for others it names the unsupported label.
     pub fn check(&self, known: &[&str], namespaced: bool) -> Result<(), SelectorError> {
         for term in &self.terms {
             let field = &*term.field;
@@ -70,22 +71,23 @@ impl FieldSelector {
         Ok(())
     }
 
-    /// Whether an object is selected; `get` gives a field's text, empty when unset.
+    /// Returns whether the selector matches an object; `get` returns the text of a field, empty if
+    /// unset.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> &'a str) -> bool {
         self.terms.iter().all(|t| (get(&t.field) == &*t.value) != t.not)
     }
 
-    /// Whether everything is selected.
+    /// Returns whether the selector matches every object.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// The terms, sorted as upstream sorts them.
+    /// Returns the terms in upstream's order.
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }
 
-    /// The one value that a field must have, when the selector demands one.
+    /// Returns the value that the selector requires for a field, if any.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| !t.not && *t.field == *field).map(|t| &*t.value)
     }
@@ -155,7 +157,7 @@ fn unescape(text: &str) -> Result<String, SelectorError> {
                     )));
                 }
             },
-            // Upstream prints the rune's number.
+            // Upstream prints the code point as a number.
             ',' | '=' => {
                 return Err(SelectorError(format!(
                     "invalid field selector: unescaped character in value: {}",
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// `hasTerm.Transform` and `notHasTerm.Transform` of upstream.
+    /// The cases are `hasTerm.Transform` and `notHasTerm.Transform` of upstream.
     #[test]
     fn a_sign_alone_selects_everything() {
         for text in ["=", "==", "!=", "=,!="] {

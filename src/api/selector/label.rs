@@ -1,4 +1,4 @@
-//! Label selectors in both forms: `a=b,c notin (d)` and `metav1.LabelSelector`.
+//! Label selectors in both forms: the string `a=b,c notin (d)` and `metav1.LabelSelector`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::names::{label_key, label_value};
 use super::parser;
 use crate::field::{Error as FieldError, Path, go_quote};
 
-/// Labels that can be looked up; nothing is copied.
+/// A source of labels from which a value is read without a copy.
 pub trait Labels {
-    /// The value of a label.
+    /// Returns the value of a label.
     fn get_label(&self, key: &str) -> Option<&str>;
 }
 
@@ -49,30 +49,30 @@ impl Labels for std::collections::HashMap<String, String> {
     }
 }
 
-/// How a label's value is compared.
+/// The operator that compares the value of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
-    /// `key=value`
+    /// `key=value`.
     Equals,
-    /// `key==value`; the same, printed as written.
+    /// `key==value`, which equals [`Operator::Equals`] except for its text.
     DoubleEquals,
-    /// `key!=value`, also true without the label.
+    /// `key!=value`, which also matches without the label.
     NotEquals,
-    /// `key in (…)`
+    /// `key in (…)`.
     In,
-    /// `key notin (…)`, also true without the label.
+    /// `key notin (…)`, which also matches without the label.
     NotIn,
-    /// `key`
+    /// `key`.
     Exists,
-    /// `!key`
+    /// `!key`.
     DoesNotExist,
-    /// `key>integer`
+    /// `key>integer`.
     GreaterThan,
-    /// `key<integer`
+    /// `key<integer`.
     LessThan,
 }
 
-/// One condition of a selector.
+/// A requirement of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     key: Box<str>,
@@ -81,10 +81,10 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// A condition, checked.
+    /// Creates a valid requirement.
     ///
     /// # Errors
-    /// Upstream's aggregate text when key, number of values or a value are wrong.
+    /// Returns upstream's aggregate text if the key, the number of values or a value is invalid.
     pub fn new(
         key: &str,
         operator: Operator,
@@ -161,17 +161,17 @@ impl Requirement {
         }
     }
 
-    /// The label's key.
+    /// Returns the key of the label.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The operator.
+    /// Returns the operator.
     pub fn operator(&self) -> Operator {
         self.operator
     }
 
-    /// The values, as given.
+    /// Returns the values in their original form.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|v| &**v)
     }
@@ -218,7 +218,8 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A label selector: all its requirements must hold. Without requirements it selects everything.
+/// A label selector. Labels must match all requirements; without requirements it selects every
+/// object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -226,32 +227,32 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Selects every object.
+    /// Returns the selector that matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// Selects no object, as an absent `metav1.LabelSelector` does.
+    /// Returns the selector that matches no object, like an absent `metav1.LabelSelector`.
     pub fn nothing() -> Self {
         Self { requirements: Vec::new(), nothing: true }
     }
 
-    /// Reads the string form, such as `a=b,c!=d,e in (x,y),!f,g>1`.
+    /// Parses the string form, such as `a=b,c!=d,e in (x,y),!f,g>1`.
     ///
     /// # Errors
-    /// Upstream's parse error.
+    /// Returns upstream's parse error.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut requirements = parser::parse(text)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements, nothing: false })
     }
 
-    /// Reads a `metav1.LabelSelector`; `None` and null select nothing, an empty object selects
-    /// everything.
+    /// Reads a `metav1.LabelSelector`. `None` and null select no object; an empty object selects
+    /// every object.
     ///
     /// # Errors
-    /// Upstream's text for an unknown operator or a bad requirement; a sentence when the value has
-    /// another shape.
+    /// Returns upstream's text for an unknown operator or an invalid requirement, and a description
+    /// if the value has a different shape.
     pub fn from_value(value: Option<&Value>) -> Result<Self, SelectorError> {
         let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Self::nothing()) };
         let bad =
@@ -273,8 +274,8 @@ impl LabelSelector {
         Ok(Self { requirements, nothing: false })
     }
 
-    /// Equality with every label of a map, unchecked (as services and replication controllers
-    /// select).
+    /// Creates a selector that requires every label of a map, without validation, as in the
+    /// selectors of services and replication controllers.
     pub fn from_map(labels: &Map<String, Value>) -> Self {
         let requirements = labels
             .iter()
@@ -288,27 +289,27 @@ impl LabelSelector {
         Self { requirements, nothing: false }
     }
 
-    /// Whether the labels are selected.
+    /// Returns whether the selector matches the labels.
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(labels))
     }
 
-    /// Whether everything is selected.
+    /// Returns whether the selector matches every object.
     pub fn is_empty(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
 
-    /// Whether nothing can be selected.
+    /// Returns whether the selector matches no object.
     pub fn is_nothing(&self) -> bool {
         self.nothing
     }
 
-    /// The requirements, sorted by key.
+    /// Returns the requirements, sorted by key.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// The one value that a label must have, when the selector demands exactly one.
+    /// Returns the value that the selector requires for a label, if it requires exactly one.
     pub fn exact(&self, key: &str) -> Option<&str> {
         let requirement = self.requirements.iter().find(|r| *r.key == *key)?;
         match (requirement.operator, requirement.values.as_slice()) {

@@ -1,6 +1,6 @@
-//! Tokens of the string form of a label selector.
+//! The lexer of the string form of label selectors.
 
-/// One token. `text` keeps what was written, for messages.
+/// A kind of token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Error,
@@ -19,7 +19,7 @@ pub(super) enum Token {
     Open,
 }
 
-/// A token and its text.
+/// A token with its text, which error messages contain.
 #[derive(Debug, Clone)]
 pub(super) struct Scanned {
     pub token: Token,
@@ -49,14 +49,14 @@ fn symbol(text: &str) -> Option<Token> {
     })
 }
 
-/// All tokens of `text`; the last one is always [`Token::End`].
+/// Returns all tokens of `text`; the last one is always [`Token::End`].
 pub(super) fn scan(text: &str) -> Vec<Scanned> {
     let mut out = Vec::new();
     let mut rest = text;
     loop {
         rest = rest.trim_start_matches(blank);
         let Some(first) = rest.chars().next() else { break };
-        // A NUL ends the input, as it does upstream.
+        // A NUL ends the input, as in upstream's lexer.
         if first == '\0' {
             break;
         }

@@ -1,11 +1,11 @@
-//! Upstream's complaints about label keys and values.
+//! Validation of label keys and values with upstream's messages.
 
 const KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const KEY_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-/// Longest name part of a label key and longest label value, in bytes.
+/// The maximum length of the name in a label key and of a label value, in bytes.
 const MAX_LEN: usize = 63;
-/// Longest DNS subdomain, in bytes.
+/// The maximum length of a DNS subdomain, in bytes.
 const MAX_SUBDOMAIN: usize = 253;
 
 fn key_example() -> String {
@@ -31,7 +31,7 @@ fn subdomain_chars(text: &str) -> bool {
     })
 }
 
-/// Upstream's complaints about a label key.
+/// Returns upstream's messages about an invalid label key.
 pub(super) fn label_key(key: &str) -> Vec<String> {
     let mut out = Vec::new();
     let name = match key.split('/').collect::<Vec<_>>().as_slice() {
@@ -67,7 +67,7 @@ pub(super) fn label_key(key: &str) -> Vec<String> {
     out
 }
 
-/// Upstream's complaints about a label value.
+/// Returns upstream's messages about an invalid label value.
 pub(super) fn label_value(value: &str) -> Vec<String> {
     let mut out = Vec::new();
     if value.len() > MAX_LEN {

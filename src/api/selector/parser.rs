@@ -1,4 +1,4 @@
-//! Parser of the string form of a label selector, with upstream's messages.
+//! The parser of the string form of label selectors, with upstream's messages.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::lexer::{Scanned, Token, scan};
 use super::names::label_key;
 use crate::field::{Error as FieldError, Path};
 
-/// The requirements in the order they are written.
+/// Returns the requirements in their written order.
 pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
     Parser { items: scan(text), position: 0 }.parse()
 }
@@ -28,7 +28,7 @@ impl Parser {
             .map_or((Token::End, ""), |s| (s.token, s.text.as_str()))
     }
 
-    /// The next token, `in` and `notin` read as identifiers.
+    /// Returns the next token, with `in` and `notin` as identifiers.
     fn peek(&self) -> (Token, &str) {
         let (token, text) = self.at(self.position);
         let token =
