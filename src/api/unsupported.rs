@@ -1,5 +1,5 @@
-//! Fields that the API stores and this version does not act on: one table for the warnings of the
-//! API server and the refusals of the node.
+//! Fields that the API server stores but this version does not implement. The API server returns
+//! warnings from this table, and the node agent rejects pods by it.
 
 pub mod kinds;
 
@@ -7,45 +7,46 @@ use serde_json::Value;
 
 use crate::object::Gvk;
 
-/// Which values of a field are not acted on.
+/// The values of a field that are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Any value but null, the empty text and the empty list.
+    /// Any value except null, the empty string and the empty list.
     Set,
     /// `false`.
     False,
-    /// This very text.
+    /// This string.
     Is(&'static str),
-    /// A text that begins so.
+    /// A string with this prefix.
     Begins(&'static str),
 }
 
-/// One field that nothing acts on.
+/// A field that no component implements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Path below the pod specification or object, parts joined by `.`; `*` is every element of a
-    /// list.
+    /// The path below the pod specification or the object, with elements joined by `.`; `*` is
+    /// every element of a list.
     pub path: &'static str,
-    /// The values concerned; others are acted on.
+    /// The unsupported values; all other values are supported.
     pub when: When,
 }
 
-/// A field that was found in an object.
+/// An unsupported field in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedField {
-    /// Path in the object as upstream writes it: `spec.containers[0].volumeDevices`.
+    /// The path in the object, in upstream's form: `spec.containers[0].volumeDevices`.
     pub path: String,
     /// The row of the table.
     pub field: Field,
 }
 
 impl UnsupportedField {
-    /// The field and, where only some values are concerned, the value: `spec.hostUsers: false`.
+    /// Returns the path and, if only some values are unsupported, the value:
+    /// `spec.hostUsers: false`.
     pub fn shown(&self) -> String {
         self.of_path(self.path.clone())
     }
 
-    /// As [`UnsupportedField::shown`] without the places in lists:
+    /// Returns the text of [`UnsupportedField::shown`] without list indexes:
     /// `spec.containers[*].volumeDevices`.
     pub fn general(&self) -> String {
         let mut path = String::with_capacity(self.path.len());
@@ -79,7 +80,7 @@ const fn is(path: &'static str, value: &'static str) -> Field {
     Field { path, when: When::Is(value) }
 }
 
-/// Fields of a container, under each of the three lists.
+/// The fields of a container, which apply to each of the three lists of containers.
 const CONTAINER: &[Field] = &[
     set("volumeDevices"),
     set("resources.claims"),
@@ -88,7 +89,7 @@ const CONTAINER: &[Field] = &[
     is("restartPolicyRules.*.action", "RestartAllContainers"),
 ];
 
-/// Fields of a pod specification, those of containers apart.
+/// The fields of a pod specification, except those of containers.
 const POD: &[Field] = &[
     Field { path: "hostUsers", when: When::False },
     set("resourceClaims"),
@@ -136,7 +137,7 @@ const POD: &[Field] = &[
     set("volumes.*.vsphereVolume"),
 ];
 
-/// Fields of a PersistentVolume: only `hostPath` and `local` folders are mounted.
+/// The fields of a PersistentVolume; the node mounts only `hostPath` and `local` folders.
 const PERSISTENT_VOLUME: &[Field] = &[
     is("spec.volumeMode", "Block"),
     set("spec.mountOptions"),
@@ -172,7 +173,7 @@ const PERSISTENT_VOLUME_CLAIM: &[Field] = &[
 
 const SERVICE: &[Field] = &[set("spec.trafficDistribution")];
 
-/// Where objects of a kind hold a pod specification.
+/// Returns the path of the pod specification in the objects of a kind.
 pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
     Some(match (&*kind.group, &*kind.kind) {
         ("", "Pod") => &["spec"],
@@ -185,7 +186,7 @@ pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
     })
 }
 
-/// The fields of an object that nothing acts on, in the order of the table.
+/// Returns the unsupported fields of an object, in the order of the table.
 pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     if let Some(path) = pod_spec_path(kind) {
         let spec = path.iter().try_fold(object, |at, part| at.get(part));
@@ -198,7 +199,7 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     out
 }
 
-/// Fields of kinds without pod specification.
+/// Returns the fields of a kind without a pod specification.
 fn table(kind: &Gvk) -> &'static [Field] {
     match (&*kind.group, &*kind.kind) {
         ("", "PersistentVolume") => PERSISTENT_VOLUME,
@@ -208,12 +209,12 @@ fn table(kind: &Gvk) -> &'static [Field] {
     }
 }
 
-/// Objects of this kind may have fields that nothing acts on.
+/// Returns whether objects of this kind can have unsupported fields.
 pub fn has_fields(kind: &Gvk) -> bool {
     pod_spec_path(kind).is_some() || !table(kind).is_empty()
 }
 
-/// The fields of a pod specification that no node acts on; `at` is its own path, such as `spec`.
+/// Returns the unsupported fields of a pod specification; `at` is its path, such as `spec`.
 pub fn pod_spec(spec: &Value, at: &str) -> Vec<UnsupportedField> {
     let mut out = Vec::new();
     for field in POD {
@@ -255,7 +256,7 @@ fn matches(value: &Value, when: When) -> bool {
             Value::Null => false,
             Value::String(text) => !text.is_empty(),
             Value::Array(items) => !items.is_empty(),
-            // `image: {}` is a volume all the same.
+            // An empty object, as in `image: {}`, is set.
             Value::Object(_) | Value::Bool(_) | Value::Number(_) => true,
         },
         When::False => *value == Value::Bool(false),
@@ -326,7 +327,7 @@ mod tests {
         check("Service", SERVICE);
     }
 
-    /// Whether structs lead along these field names.
+    /// Returns whether the type `root` has a field at this path.
     fn has_path(schema: &crate::schema::Schema, root: &str, path: &[&str]) -> bool {
         use crate::schema::Shape;
         let mut at = schema.by_name(&format!("io.k8s.api.core.v1.{root}"));

@@ -1,11 +1,12 @@
-//! Kinds that the API stores and nothing of this version acts on, and what does not happen.
+//! Kinds that the API server stores but no component of this version implements, with the missing
+//! effect.
 
 use crate::object::Gvk;
 
 const CSI: &str = "no storage driver (CSI) is called";
 const DEVICES: &str = "devices are neither allocated nor prepared";
 
-/// Group, kind, what does not happen.
+/// The group, the kind and the missing effect.
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "this server runs no signer of that name"),
     (
@@ -26,14 +27,14 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("storagemigration.k8s.io", "StorageVersionMigration", "stored objects are not rewritten"),
 ];
 
-/// What does not happen to objects of this kind, when nothing acts on them.
+/// Returns the missing effect for a kind that no component implements.
 pub fn kind(kind: &Gvk) -> Option<&'static str> {
     let found =
         KINDS.iter().find(|(group, name, _)| *group == &*kind.group && *name == &*kind.kind);
     found.map(|(.., why)| *why)
 }
 
-/// Group and kind of all of them.
+/// Returns the group and the kind of every row.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
     KINDS.iter().map(|(group, kind, _)| (*group, *kind))
 }
