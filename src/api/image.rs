@@ -1,17 +1,19 @@
-//! Image references, as far as defaults need them: is the grammar kept, and which tag is meant.
+//! The grammar and the tag of image references, which defaulting requires.
 
-/// Why a reference is read at all: `latest` is pulled always.
+/// Returns whether the tag of a valid reference is `latest`, explicitly or by default. Such an
+/// image has the pull policy `Always` by default.
 pub fn means_latest(reference: &str) -> bool {
     parts(reference)
         .is_some_and(|(tag, digest)| tag == Some("latest") || (tag.is_none() && digest.is_none()))
 }
 
-/// Tag and digest of a reference that keeps the distribution grammar (normalised as Docker does).
+/// Returns the tag and the digest of a reference by the distribution grammar, normalized as in
+/// Docker; returns `None` if the reference is invalid.
 fn parts(reference: &str) -> Option<(Option<&str>, Option<&str>)> {
     if reference.len() == 64
         && reference.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     {
-        return None; // a bare image id
+        return None; // The reference is a bare image ID.
     }
     let (rest, digest) = match reference.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -76,8 +78,8 @@ fn domain_ok(domain: &str) -> bool {
         && host.split('.').all(label)
 }
 
-/// Lower-case letters and digits, joined by one dot, one or two underscores, or any number of
-/// dashes.
+/// Returns whether a path component is valid: lower-case letters and digits, separated by one dot,
+/// one or two underscores, or any number of dashes.
 fn component_ok(component: &str) -> bool {
     let alnum = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
     let bytes = component.as_bytes();

@@ -1,7 +1,7 @@
-//! Which labels a node may set on itself: what NodeRestriction lets through, and what flags are
-//! checked against.
+//! The labels that a node may set on itself. The admission plugin NodeRestriction and the
+//! validation of flags use these rules.
 
-/// Labels of Kubernetes' own namespaces that a node may set on itself (upstream's
+/// The labels in Kubernetes' namespaces that a node may set on itself (upstream's
 /// `IsKubeletLabel`).
 const OWN: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -17,16 +17,17 @@ const OWN: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Why a node may not set a label on itself.
+/// The reason why a node may not set a label on itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserved {
-    /// `node-restriction.kubernetes.io` is for administrators.
+    /// The namespace `node-restriction.kubernetes.io` is reserved for administrators.
     Administrators,
-    /// Other names of `kubernetes.io` and `k8s.io` are the project's.
+    /// The other names in `kubernetes.io` and `k8s.io` are reserved for the Kubernetes project.
     Kubernetes,
 }
 
-/// Why a node may not set the label of this key on itself; `None` when it may.
+/// Returns the reason why a node may not set the label with this key on itself, or `None` if it
+/// may.
 pub fn reserved(key: &str) -> Option<Reserved> {
     let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
     let within = |domain: &str| {

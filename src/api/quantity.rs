@@ -7,13 +7,13 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 
 use serde_json::Value;
 
-/// Digits after the decimal point that are kept (nano).
+/// The number of decimal places of an amount (nano).
 const NANO: u32 = 9;
 const NANO_ONE: i128 = 1_000_000_000;
-/// The largest amount that is kept: room for sums of many `int64` values.
+/// The largest amount, which leaves room for sums of many `int64` values.
 const NANO_MAX: i128 = 100_000_000_000_000_000_000_000_000_000 * NANO_ONE / 1000;
 
-/// How the canonical text is written.
+/// The suffixes of the canonical text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `k`, `M`, `G`, … and `m`, `u`, `n`.
@@ -25,17 +25,17 @@ pub enum Format {
     DecimalExponent,
 }
 
-/// An amount, exact to nano; equality and order ignore the format.
+/// An amount, exact to nano. Equality and order ignore the format.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quantity {
     nano: i128,
     format: Format,
 }
 
-/// Why a text is no quantity; the texts are upstream's.
+/// The reason why a text is not a quantity. The texts are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuantity {
-    /// Not a number with a suffix.
+    /// The text is not a number with a suffix.
     #[error(
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
@@ -52,17 +52,17 @@ impl Quantity {
     /// Zero.
     pub const ZERO: Self = Self { nano: 0, format: Format::DecimalSi };
 
-    /// A whole number of units, written with decimal suffixes.
+    /// Creates a whole number of units with decimal suffixes.
     pub fn units(value: i64) -> Self {
         Self { nano: i128::from(value) * NANO_ONE, format: Format::DecimalSi }
     }
 
-    /// A whole number of thousandths, written with decimal suffixes.
+    /// Creates a whole number of thousandths with decimal suffixes.
     pub fn millis(value: i64) -> Self {
         Self { nano: i128::from(value) * (NANO_ONE / 1000), format: Format::DecimalSi }
     }
 
-    /// A whole number of units, written with binary suffixes where that is exact.
+    /// Creates a whole number of units with binary suffixes where these are exact.
     pub fn bytes(value: i64) -> Self {
         Self { nano: i128::from(value) * NANO_ONE, format: Format::BinarySi }
     }
@@ -70,7 +70,7 @@ impl Quantity {
     /// Parses the text of a quantity.
     ///
     /// # Errors
-    /// With upstream's text when the number or the suffix is malformed.
+    /// Returns upstream's error if the number or the suffix is malformed.
     pub fn parse(text: &str) -> Result<Self, BadQuantity> {
         if text.is_empty() {
             return Err(BadQuantity::Format);
@@ -101,10 +101,10 @@ impl Quantity {
         Ok(Self { nano: if negative { -nano } else { nano }, format })
     }
 
-    /// From a JSON value: a string, or a number as it is written.
+    /// Converts a JSON value: a string, or a number by its text.
     ///
     /// # Errors
-    /// As [`Quantity::parse`].
+    /// Returns the errors of [`Quantity::parse`].
     pub fn from_value(value: &Value) -> Result<Self, BadQuantity> {
         match value {
             Value::String(text) => Self::parse(text.trim()),
@@ -114,22 +114,22 @@ impl Quantity {
         }
     }
 
-    /// Units, rounded away from zero; saturates at the ends of `i64`.
+    /// Returns the units, rounded away from zero and saturated at the bounds of `i64`.
     pub fn value(&self) -> i64 {
         self.scaled_up(NANO_ONE)
     }
 
-    /// Thousandths, rounded away from zero; saturates at the ends of `i64`.
+    /// Returns the thousandths, rounded away from zero and saturated at the bounds of `i64`.
     pub fn milli_value(&self) -> i64 {
         self.scaled_up(NANO_ONE / 1000)
     }
 
-    /// A whole number of units, written with decimal suffixes.
+    /// Creates a whole number of units with decimal suffixes.
     pub fn from_int(value: i64) -> Self {
         Self::units(value)
     }
 
-    /// Rounded up to thousandths, the finest unit of resource lists.
+    /// Rounds up to thousandths, the finest unit of resource lists.
     #[must_use]
     pub fn round_up_to_milli(self) -> Self {
         let unit = NANO_ONE / 1000;
@@ -137,30 +137,30 @@ impl Quantity {
         Self { nano: (self.nano / unit + up) * unit, ..self }
     }
 
-    /// The sum, in the format of `self` (of `other` when `self` is zero).
+    /// Returns the sum in the format of `self`, or in that of `other` if `self` is zero.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self + other
     }
 
-    /// The difference, in the format of `self` (of `other` when `self` is zero).
+    /// Returns the difference in the format of `self`, or in that of `other` if `self` is zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self - other
     }
 
-    /// The amount as a floating-point number of units.
+    /// Returns the amount as a floating-point number of units.
     #[allow(clippy::cast_precision_loss, reason = "an approximation by contract")]
     pub fn as_f64(&self) -> f64 {
         self.nano as f64 / NANO_ONE as f64
     }
 
-    /// Whether it is zero.
+    /// Returns whether the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.nano == 0
     }
 
-    /// -1, 0 or 1.
+    /// Returns the sign: -1, 0 or 1.
     pub fn sign(&self) -> i32 {
         match self.nano.cmp(&0) {
             Ordering::Less => -1,
@@ -169,7 +169,7 @@ impl Quantity {
         }
     }
 
-    /// The format that the text is written in.
+    /// Returns the format of the canonical text.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -186,7 +186,7 @@ impl Quantity {
     }
 }
 
-/// The form a suffix must have before its meaning is looked up.
+/// Checks the form of a suffix.
 fn check_suffix(suffix: &str) -> Result<(), BadQuantity> {
     let letters = suffix.find(|c: char| !"eEinumkKMGTP".contains(c)).unwrap_or(suffix.len());
     let rest = suffix.get(letters..).unwrap_or_default();
@@ -194,7 +194,7 @@ fn check_suffix(suffix: &str) -> Result<(), BadQuantity> {
     if digits.bytes().all(|b| b.is_ascii_digit()) { Ok(()) } else { Err(BadQuantity::Format) }
 }
 
-/// What one unit of a number with this suffix is.
+/// The factor of a suffix, as a power of ten or of two.
 enum Scale {
     Ten(i32),
     Two(u32),
@@ -235,7 +235,7 @@ fn interpret(suffix: &str) -> Result<(Scale, Format), BadQuantity> {
     }
 }
 
-/// `whole.fraction` times the scale, in nano, rounded up; saturates at [`NANO_MAX`].
+/// Returns `whole.fraction` times the scale, in nano, rounded up and saturated at [`NANO_MAX`].
 fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let mut digits: i128 = 0;
     let mut dropped = false;
@@ -266,7 +266,7 @@ fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
         }
         Scale::Two(bits) => 1_i128 << bits,
     };
-    // whole factors of ten go first, so that a binary suffix on a fraction does not overflow
+    // Factors of ten are removed first, so that a binary suffix on a fraction does not overflow.
     while exponent < 0 && digits % 10 == 0 && digits != 0 {
         digits /= 10;
         exponent += 1;

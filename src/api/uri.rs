@@ -1,9 +1,9 @@
-//! Texts within URLs.
+//! Percent-encoding of URLs.
 
 use std::fmt::Write as _;
 
-/// A text with all but unreserved characters escaped (RFC 3986, 2.3), for a segment of a path or a
-/// value of a query.
+/// Escapes all characters except the unreserved ones of RFC 3986, section 2.3, for a path segment
+/// or a query value.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! Objects of every kind against what upstream's own codecs, strategic merge patch and field
-//! manager made of them (`tests/wire` records it).
+//! Compares the codecs, strategic merge patch and field management with recordings of upstream's
+//! for objects of every kind (`tests/wire` makes the recordings).
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::object::Gvk;
 use crate::patch::apply::{Write, apply, track_update};
 use crate::schema::{Schema, TypeId};
 
-/// A recorded case, its schema and its type.
+/// A recorded case with its schema and its type.
 struct Case {
     schema: Arc<Schema>,
     gvk: Gvk,
@@ -31,7 +31,7 @@ impl Case {
         serde_json::from_str(self.text(key)).unwrap()
     }
 
-    /// The object as Go has it after reading the text.
+    /// Returns the object in the form that Go has after it has decoded the text.
     fn read(&self, text: &str) -> Result<Value, String> {
         let decoded = codec::json::decode_strict(&self.schema, self.ty, text.as_bytes());
         let mut value = decoded.map_err(|e| e.to_string())?.value;
@@ -58,7 +58,7 @@ fn recorded() -> Vec<Case> {
     text.lines().map(case).collect()
 }
 
-/// The first place where two values differ.
+/// Returns the first difference of two values.
 fn difference(want: &Value, got: &Value, at: &str) -> Option<String> {
     match (want, got) {
         (Value::Object(a), Value::Object(b)) => {
@@ -76,7 +76,7 @@ fn difference(want: &Value, got: &Value, at: &str) -> Option<String> {
     }
 }
 
-/// Faults told together: how many, and the first of them.
+/// Fails with the number of differences and the first of them.
 fn none(faults: &[String], of: usize) {
     let shown: Vec<&String> = faults.iter().take(40).collect();
     assert!(faults.is_empty(), "{} faults in {of} cases: {shown:#?}", faults.len());
@@ -150,8 +150,8 @@ fn strategic_merges_are_recorded_on_the_wire() {
     });
 }
 
-/// Without times, entries in an order of their own: which of two entries is older depends on the
-/// moment.
+/// Returns the object without the times of its managed fields, and with their entries sorted. The
+/// order of two entries depends on the times of the writes.
 fn timeless(mut object: Value) -> Value {
     let entries = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut);
     if let Some(entries) = entries {
@@ -163,7 +163,7 @@ fn timeless(mut object: Value) -> Value {
     object
 }
 
-/// The lines of a refusal, sorted.
+/// Returns the sorted lines of an error.
 fn unordered(said: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = said.lines().collect();
     lines.sort_unstable();
@@ -221,7 +221,7 @@ fn owners_are_recorded_on_the_wire() {
             };
             if let Some(fault) = fault {
                 faults.push(format!("step {number}{fault}"));
-                // What follows builds on this one.
+                // The following steps depend on this one.
                 break;
             }
             live = outcome.ok().or(live);
