@@ -1,9 +1,8 @@
-//! Structural schemas of custom resources, as `apiextensions.k8s.io/v1` has them: what a value may
-//! be, what of it is kept, and its defaults.
+//! Structural schemas of custom resources, as `apiextensions.k8s.io/v1` defines them: validation,
+//! pruning and defaulting of values.
 //!
-//! A [`Structural`] is parsed once per version of a definition; its patterns are compiled then.
-//! Values are walked in place. Rules of structural schemas themselves (what a definition may say)
-//! are `validation::crd`'s.
+//! A [`Structural`] is parsed once per version of a definition; a pattern is compiled at its first
+//! match. Values are processed in place. `validation::crd` validates the schemas themselves.
 
 mod checking;
 mod correlate;
@@ -39,57 +38,57 @@ pub(crate) use self::rules::{Compiled, SELF_TYPE, compile};
 use self::rules::{Rules, Write};
 pub use self::unknown::unrecognized_formats;
 
-/// The schema of one version of a custom resource, or of a part of it. Cheap to clone.
+/// The schema of one version of a custom resource, or of a part of it. Clones share the schema.
 #[derive(Debug, Clone)]
 pub struct Structural(Arc<Node>, Arc<OnceLock<Option<Rules>>>);
 
 impl Structural {
-    /// Reads `JSONSchemaProps` in their JSON form. Defaults lose what the schema does not know, as
-    /// before they are served.
+    /// Parses the JSON form of `JSONSchemaProps`. Fields that the schema does not specify are
+    /// removed from its defaults, as upstream does before it serves them.
     ///
     /// # Errors
-    /// What keeps the schema from being understood: unsupported keywords and unknown types. A
-    /// definition that `validation::crd` accepted has none of them.
+    /// Unsupported keywords and unknown types. A definition that `validation::crd` accepted has
+    /// none of them.
     pub fn new(schema: &Value) -> Result<Self, ErrorList> {
         let mut root = node::parse(schema)?;
         defaulting::prune_defaults(&mut root);
         Ok(Self(Arc::new(root), Arc::default()))
     }
 
-    /// The schema of a property, without rules: these are run for whole objects. `None` when it is
-    /// not specified.
+    /// The schema of a property, without rules, since rules are evaluated for whole objects only.
+    /// `None` when the schema does not specify the property.
     pub fn property(&self, name: &str) -> Option<Self> {
         let node = self.0.properties.get(name)?;
         Some(Self(Arc::clone(node), Arc::new(OnceLock::from(None))))
     }
 
-    /// Removes fields that the schema does not specify, and nulls that are neither allowed nor have
-    /// a default. Paths of the removed fields come back sorted when `options` asks for them
-    /// (`spec.a[0].b`), within a bound.
+    /// Removes fields that the schema does not specify, and null fields that are neither nullable
+    /// nor have a default. Returns the sorted paths of the removed fields (`spec.a[0].b`) when
+    /// `options` requests them, up to a limit.
     pub fn prune(&self, value: &mut Value, options: &PruneOptions) -> Vec<String> {
         let paths = pruning::prune(value, Some(&self.0), options);
         pruning::drop_nulls(value, Some(&self.0));
         paths
     }
 
-    /// Sets defaults of absent fields, and of nulls where null is not allowed.
+    /// Sets the defaults of absent fields, and of null fields that are not nullable.
     pub fn default(&self, value: &mut Value) {
         defaulting::apply(value, Some(&self.0));
     }
 
-    /// Brings `metadata` of embedded resources (not of the root) into the form of an `ObjectMeta`:
-    /// unknown fields go, their paths come back.
+    /// Coerces `metadata` of embedded resources (not of the root) to `ObjectMeta`: removes unknown
+    /// fields and returns their paths.
     ///
     /// # Errors
-    /// With `drop_invalid` never. Otherwise the first embedded `apiVersion`, `kind` or `metadata`
-    /// of a wrong type.
+    /// The first embedded `apiVersion`, `kind` or `metadata` of a wrong type; none with
+    /// `drop_invalid`.
     pub fn coerce(&self, value: &mut Value, drop_invalid: bool) -> Result<Vec<String>, Box<Error>> {
         meta::coerce(value, &self.0, &Path::default(), drop_invalid)
     }
 
     /// All errors of an object in upstream's order: [`Structural::values`],
     /// [`Structural::invariants`], then [`Structural::rules`]. `old` is the object before an
-    /// update: what did not change is no error (KEP-4008).
+    /// update: an invalid value that the update does not change is no error (KEP-4008).
     pub fn validate(&self, new: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
         let mut errors = self.values(new, old, path);
         errors.extend(self.invariants(new, old));
@@ -98,29 +97,29 @@ impl Structural {
     }
 
     /// Errors of values alone: types, required fields, enums, patterns, sizes, formats. `path` is
-    /// in front of each field.
+    /// the prefix of each error's field.
     pub fn values(&self, new: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
         values::validate(&self.0, new, old, path)
     }
 
-    /// Errors of embedded resources and of sets and maps that hold an item twice. They concern a
-    /// whole object.
+    /// Errors of embedded resources, and of sets and maps with duplicate items. They apply to whole
+    /// objects only.
     pub fn invariants(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = meta::validate(new, &self.0, &Path::default(), false);
         errors.extend(self.lists(new, old));
         errors
     }
 
-    /// Compiles the rules in CEL unless they are: whether there are any, and whether it was done
-    /// now.
+    /// Compiles the CEL rules unless they are compiled already. Returns whether the schema has
+    /// rules, and whether this call compiled them.
     pub fn compile(&self) -> (bool, bool) {
         let done = self.1.get().is_some();
         (self.1.get_or_init(|| Rules::new(&self.0, true)).is_some(), !done)
     }
 
-    /// Errors of rules in CEL about a whole object, and warnings: errors that the old object had,
-    /// too. The rules are compiled at the first call. `before` are all errors found so far: some
-    /// leave rules unchecked.
+    /// Errors of CEL rules for a whole object, and warnings: errors that the old object has as
+    /// well. The first call compiles the rules. `before` contains all errors found so far; some
+    /// kinds of errors prevent the evaluation of rules.
     pub fn rules(
         &self,
         new: &Value,
@@ -139,7 +138,8 @@ impl Structural {
         (found.errors, found.warnings)
     }
 
-    /// Errors of sets and maps that hold an item twice, unless the object had such before.
+    /// Errors of sets and maps with duplicate items; none when the old object has duplicates as
+    /// well.
     pub fn lists(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let path = Path::default();
         match old {
@@ -149,11 +149,11 @@ impl Structural {
     }
 }
 
-/// What is said in place of the errors of rules.
+/// The error that replaces the errors of rules when the rules are not evaluated.
 const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
 
-/// Whether an error leaves the rules of a schema unchecked: they would meet values of wrong types
-/// or sizes.
+/// Whether an error prevents the evaluation of rules: they would receive values of wrong types or
+/// sizes.
 fn is_blocking(error: &Error) -> bool {
     matches!(
         error.kind,

@@ -1,5 +1,4 @@
-//! Defaults of a schema have to be valid themselves
-//! (`pkg/apiserver/schema/defaulting/validation.go`).
+//! Validation of the defaults in a schema (`pkg/apiserver/schema/defaulting/validation.go`).
 
 use std::sync::Arc;
 
@@ -12,18 +11,18 @@ use super::rules::{Rules, Write};
 use super::{meta, values};
 use crate::field::{Error, ErrorList, Path};
 
-/// What is said of defaults that lose fields.
+/// The error of a default with fields that the schema does not specify.
 const UNPRUNED: &str = "must not have unknown fields";
 
-/// Errors of the defaults in a structural schema. With `pruned`, defaults must not say what the
-/// schema does not know.
+/// Errors of the defaults in a structural schema. With `pruned`, fields of a default that the
+/// schema does not specify are errors.
 pub fn validate_defaults(schema: &Value, path: &Path, pruned: bool) -> ErrorList {
     check(schema, path, Check { pruned, budget: RUNTIME_BUDGET, errors: ErrorList::new() })
 }
 
-/// Whether no default says what the schema does not know.
+/// Whether all fields of all defaults are specified in the schema.
 pub fn has_pruned_defaults(schema: &Value) -> bool {
-    // Rules are not asked: there is no budget for them.
+    // A budget of zero skips the rules.
     let check_only = Check { pruned: true, budget: 0, errors: ErrorList::new() };
     check(schema, &Path::default(), check_only).iter().all(|error| error.detail != UNPRUNED)
 }
@@ -35,14 +34,14 @@ fn check(schema: &Value, path: &Path, mut check: Check) -> ErrorList {
     check.errors
 }
 
-/// A step from an object down to a part of it.
+/// A step on the path from an object to one of its values.
 #[derive(Clone)]
 enum Step<'a> {
     Field(&'a str),
     Item,
 }
 
-/// The resource around a schema, embedded or at the root.
+/// The resource that contains a schema, either the root or an embedded resource.
 #[derive(Clone)]
 struct Whole<'a> {
     node: &'a Node,
@@ -50,7 +49,7 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// A resource in which only `value` is set.
+    /// Returns a resource in which only `value` is set, together with `kind` and `apiVersion`.
     fn around(&self, value: &Value) -> Value {
         let mut object = self.steps.iter().rev().fold(value.clone(), |inner, step| match step {
             Step::Field(name) => Value::Object([((*name).to_owned(), inner)].into_iter().collect()),
@@ -66,7 +65,7 @@ impl Whole<'_> {
 
 struct Check {
     pruned: bool,
-    /// What rules about defaults may still cost.
+    /// The remaining cost budget of rules about defaults.
     budget: u64,
     errors: ErrorList,
 }
@@ -117,7 +116,7 @@ impl Check {
         self.node(node, &deeper, path, false, inside);
     }
 
-    /// Rules apply to an unchanged default and to a new one.
+    /// Evaluates the rules of a default, both as an update without a change and as a new value.
     fn rules(&mut self, default: &Value, node: &Node, path: &Path, root: bool) -> ErrorList {
         if self.budget == 0 {
             return ErrorList::new();
@@ -159,7 +158,7 @@ impl Check {
     }
 }
 
-/// A default within metadata: the resource that it makes must have valid metadata.
+/// Errors of a default within `metadata`: the resource that contains it must have valid metadata.
 fn of_meta(default: &Value, node: &Node, whole: &Whole<'_>, path: &Path) -> ErrorList {
     let field = path.child("default");
     let bad = |why: String| {

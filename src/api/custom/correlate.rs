@@ -1,4 +1,4 @@
-//! Which part of an old object a part of the new one stands for, and whether it changed
+//! Correlation of values in a new object with values in the old object, and detection of changes
 //! (`k8s.io/apiserver/pkg/cel/common`).
 
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::node::{ListKind, Node, Type};
 
-/// The text that tells an item of a list of type map from the others; `None` when a key is missing
-/// or no scalar.
+/// The key that identifies an item in a list of type map; `None` when a key field is missing or not
+/// a scalar.
 pub(super) fn key_of(item: &Value, node: &Node) -> Option<String> {
     let map = item.as_object()?;
     let mut key = String::new();
@@ -24,11 +24,11 @@ pub(super) fn key_of(item: &Value, node: &Node) -> Option<String> {
     Some(key)
 }
 
-/// The items of an old list by their keys; the first of equal ones counts.
+/// The items of an old list by key; of items with equal keys, the first one is kept.
 pub(super) struct OldItems<'a>(HashMap<String, &'a Value>);
 
 impl<'a> OldItems<'a> {
-    /// Nothing unless the list is of type map.
+    /// Returns `None` unless the list is of type map.
     pub(super) fn of(old: Option<&'a Value>, node: &Node) -> Option<Self> {
         if node.list != Some(ListKind::Map) {
             return None;
@@ -45,20 +45,21 @@ impl<'a> OldItems<'a> {
         Some(Self(items))
     }
 
-    /// What the new item was before.
+    /// The old item with the key of the new item.
     pub(super) fn get(&self, item: &Value, node: &Node) -> Option<&'a Value> {
         self.0.get(&key_of(item, node)?).copied()
     }
 }
 
-/// The old value of a field of an object that the schema specifies.
+/// The old value of a field, provided that the schema specifies the field.
 pub(super) fn field<'a>(old: Option<&'a Value>, name: &str, node: &Node) -> Option<&'a Value> {
     node.field(name)?;
     old?.as_object()?.get(name)
 }
 
-/// Whether a value is what it was. Items of maps may have moved; objects with fields that the
-/// schema does not know count as changed, as upstream cannot follow them.
+/// Whether a value is equal to the old value. The order of items in a list of type map is
+/// irrelevant; objects with fields that the schema does not specify count as changed, since
+/// upstream does not correlate such fields.
 pub(super) fn unchanged(new: &Value, old: &Value, node: &Node) -> bool {
     match (new, old) {
         (Value::Object(new), Value::Object(before)) => {

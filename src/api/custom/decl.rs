@@ -1,5 +1,6 @@
-//! What rules see of a schema: types for the checker, sizes for estimates, and how values are read
-//! (`k8s.io/apiserver/pkg/cel/common/schemas.go`, `pkg/apiserver/schema/cel/model`).
+//! Declarations of a schema for CEL rules: types for the checker, sizes for cost estimates, and the
+//! conversion of values (`k8s.io/apiserver/pkg/cel/common/schemas.go`,
+//! `pkg/apiserver/schema/cel/model`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,26 +12,26 @@ use serde_json::Value;
 
 use super::node::{Additional, ListKind, Node, Type};
 
-/// Bytes of a request without the delimiters around a list, an object or a string.
+/// Bytes of a request without the delimiters of a list, an object or a string.
 const WITHIN_REQUEST: u64 = REQUEST_BYTES_MAX - 2;
-/// Longest name of an object (DNS-1123 subdomain).
+/// Maximum length of an object's name (DNS-1123 subdomain).
 const NAME_MAX: i64 = 253;
-/// Longest duration or moment in JSON.
+/// Maximum size of a duration or timestamp in JSON.
 const TIME_MAX: u64 = 32;
-/// A date in JSON.
+/// Size of a date in JSON.
 const DATE: u64 = 12;
-/// Shortest moment in JSON.
+/// Minimum size of a timestamp in JSON.
 const MOMENT_MIN: u64 = 21;
-/// Shortest duration in JSON.
+/// Minimum size of a duration in JSON.
 const DURATION_MIN: u64 = 3;
 
-/// The type of a schema as upstream's `DeclType`.
+/// The type of a schema, equivalent to upstream's `DeclType`.
 #[derive(Debug)]
 pub(crate) struct Decl {
     pub(crate) of: kcel::Type,
-    /// Bytes that a value has in JSON at least.
+    /// Minimum size of a value in JSON, in bytes.
     pub(crate) min: u64,
-    /// Elements, entries, characters or bytes that a value has at most.
+    /// Maximum number of elements, entries, characters or bytes of a value.
     max: u64,
     below: Below,
 }
@@ -40,13 +41,13 @@ enum Below {
     Nothing,
     Items(Arc<Decl>),
     Values(Arc<Decl>),
-    /// By escaped name.
+    /// By escaped field name.
     Fields(BTreeMap<String, Arc<Decl>>),
 }
 
 impl Decl {
-    /// The type of a schema under this name; `None` when rules cannot see such values. `root` says
-    /// that it is a resource.
+    /// The type of a schema under this name; `None` when rules cannot access such values. `root`
+    /// marks the schema of a resource.
     pub(crate) fn of(node: &Node, root: bool, name: &str) -> Option<Arc<Self>> {
         if node.int_or_string {
             let max = node.checks.max_length.map_or(WITHIN_REQUEST, four_times);
@@ -97,7 +98,7 @@ impl Decl {
         Arc::new(Self { of, min, max: 0, below: Below::Fields(fields) })
     }
 
-    /// The type of a property that expressions can name.
+    /// The type of a property whose name expressions can use.
     pub(crate) fn property(&self, name: &str) -> Option<&Arc<Self>> {
         match &self.below {
             Below::Fields(fields) => fields.get(&escape(name)?),
@@ -113,7 +114,7 @@ impl Decl {
         }
     }
 
-    /// How many such values a request holds at most.
+    /// Maximum number of such values in a request.
     pub(crate) fn cardinality(&self) -> u64 {
         REQUEST_BYTES_MAX / (self.min + 1)
     }
@@ -126,7 +127,7 @@ impl SizeEstimator for Decl {
         while let Some((step, rest)) = steps.split_first() {
             here = match (step.as_str(), &here.below) {
                 ("@items" | "@values", Below::Items(below) | Below::Values(below)) => below,
-                // Upstream's type of keys has no size.
+                // Upstream's declaration of map keys has no size.
                 ("@keys", Below::Values(_)) => return rest.is_empty().then(|| range(0)),
                 (name, Below::Fields(fields)) => fields.get(name)?,
                 _ => return None,
@@ -149,7 +150,7 @@ fn size(limit: i64) -> u64 {
     u64::try_from(limit).unwrap_or(0)
 }
 
-/// Bytes of so many characters.
+/// Maximum number of bytes of `limit` characters in UTF-8.
 fn four_times(limit: i64) -> u64 {
     size(limit).saturating_mul(4)
 }
@@ -182,8 +183,8 @@ fn format(node: &Node) -> Format {
     }
 }
 
-/// A resource's schema, in which `apiVersion`, `kind` and the names in `metadata` can always be
-/// seen.
+/// The schema of a resource. Rules can always access `apiVersion`, `kind`, `metadata.name` and
+/// `metadata.generateName`, so missing ones are added.
 fn with_meta(node: &Node) -> Cow<'_, Node> {
     let is = |node: &Node, name: &str, kind: Type| {
         node.properties.get(name).is_some_and(|below| below.kind == Some(kind))
@@ -208,7 +209,7 @@ fn with_meta(node: &Node) -> Cow<'_, Node> {
     let text = || Arc::new(Node { kind: Some(Type::String), ..Node::default() });
     let names = [
         ("name".into(), short("name", NAME_MAX)),
-        // What is appended is a byte at least.
+        // The server appends at least one byte to the prefix.
         ("generateName".into(), short("generateName", NAME_MAX - 1)),
     ];
     let properties = names.into_iter().collect();
@@ -220,7 +221,7 @@ fn with_meta(node: &Node) -> Cow<'_, Node> {
     Cow::Owned(whole)
 }
 
-/// How values of a schema are read.
+/// The conversion of values of a schema to CEL values.
 pub(super) fn declared(node: &Node, root: bool) -> Declared {
     let plain = plain(node, root || node.embedded);
     if node.nullable { Declared::Nullable(Box::new(plain)) } else { plain }
@@ -254,7 +255,7 @@ fn plain(node: &Node, resource: bool) -> Declared {
                     let fields = node.properties.iter();
                     let fields =
                         fields.map(|(key, below)| (key.to_string(), declared(below, false)));
-                    // The checker's types have names, values need none.
+                    // Only types for the checker need a name; values do not.
                     let name = String::new();
                     Declared::Object(Arc::new(Properties { name, fields: fields.collect() }))
                 }
@@ -267,7 +268,8 @@ fn plain(node: &Node, resource: bool) -> Declared {
     }
 }
 
-/// How a part of a value is read, by how the whole is.
+/// The conversion of a field (`name`) or an element (`None`) of a value with the conversion
+/// `whole`.
 pub(super) fn part<'a>(whole: &'a Declared, name: Option<&str>) -> Option<&'a Declared> {
     match (whole, name) {
         (Declared::Nullable(inner), _) => part(inner, name),

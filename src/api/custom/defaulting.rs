@@ -1,4 +1,4 @@
-//! Defaults of a schema (`pkg/apiserver/schema/defaulting`).
+//! Defaulting by a schema (`pkg/apiserver/schema/defaulting`).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::node::{Additional, Node};
 use super::pruning::{self, PruneOptions};
 
-/// Sets what is absent, or null where null is not allowed.
+/// Sets the defaults of absent fields, and of null fields that are not nullable.
 pub(super) fn apply(value: &mut Value, node: Option<&Node>) {
     let Some(node) = node else { return };
     match value {
@@ -50,8 +50,8 @@ fn replace_null(value: &mut Value, node: &Node) {
     }
 }
 
-/// Takes out of the defaults what the schema itself would remove. Defaults within the metadata of a
-/// resource are left to its own types.
+/// Prunes the defaults with the schema itself. Defaults within the metadata of a resource are
+/// excluded, since `ObjectMeta` specifies their fields.
 pub(super) fn prune_defaults(node: &mut Node) {
     below(node, true);
 }

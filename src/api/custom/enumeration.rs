@@ -1,4 +1,4 @@
-//! The allowed values of an enumeration.
+//! The allowed values of `enum`.
 
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::numbers::Num;
 
-/// From so many values on they are looked up by an index.
+/// Minimum number of allowed values that are looked up in an index.
 const INDEXED_MIN: usize = 32;
 
-/// The values of `enum`, in their order. Both they and the values of an object are as many as a
-/// client likes.
+/// The values of `enum` in their order. Clients choose both the number of allowed values and the
+/// number of values in an object, so the lookup in a large enumeration must not be linear.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Enumeration {
     values: Box<[Value]>,
@@ -22,9 +22,9 @@ pub(crate) struct Enumeration {
 struct Index {
     texts: HashSet<Box<str>>,
     ints: HashSet<i64>,
-    /// The bits of numbers that are no integers.
+    /// The bits of numbers that are not integers.
     floats: HashSet<u64>,
-    /// All other values as JSON.
+    /// All other values, encoded as JSON.
     others: HashSet<String>,
 }
 
@@ -40,8 +40,8 @@ impl Enumeration {
         Self { index: (values.len() >= INDEXED_MIN).then(index), values: values.into() }
     }
 
-    /// Whether a value is one of these; numbers are converted to the type of the allowed one, as Go
-    /// does.
+    /// Whether the enumeration contains a value. Numbers are converted to the type of the allowed
+    /// value, as in Go.
     pub(super) fn allow(&self, value: &Value) -> bool {
         match &self.index {
             Some(index) => index.allows(value),
@@ -58,7 +58,7 @@ impl Deref for Enumeration {
     }
 }
 
-/// Zero has two forms.
+/// The bits of a float; negative zero has the bits of zero, since both are equal.
 fn bits(float: f64) -> u64 {
     (float + 0.0).to_bits()
 }
@@ -105,7 +105,7 @@ fn is_value(value: &Value, allowed: &Value) -> bool {
             (Num::Float(a), Num::Int(b)) => a as i64 == b,
             (Num::Float(a), Num::Float(b)) => a == b,
         },
-        // Go finds no null among the allowed values, even when it is one of them.
+        // Upstream never matches null, even when `enum` contains it.
         _ => !value.is_null() && value == allowed,
     }
 }

@@ -1,7 +1,7 @@
 //! Formats of strings and numbers (`k8s.io/kube-openapi/pkg/validation/strfmt`,
 //! `pkg/apiserver/validation/formats.go`).
 //!
-//! Formats that Kubernetes 1.37 does not know, or that do not fit the type, are ignored.
+//! Formats that Kubernetes 1.37 does not support, or that do not apply to the type, are ignored.
 
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use super::node::Type;
 use crate::codec::time::parse_duration;
 use crate::validation::net::{sloppy_cidr, sloppy_ip};
 
-/// A format that is checked, and its name as the schema writes it.
+/// A supported format, and its name as the schema spells it.
 #[derive(Debug, Clone)]
 pub(crate) struct Format {
     pub name: Box<str>,
@@ -30,8 +30,8 @@ pub(crate) enum What {
 }
 
 impl Format {
-    /// The format of a schema of this type; `None` for names that are not known for it. Without a
-    /// type, formats of strings.
+    /// The format with this name for a type; `None` for names that are not supported for the type.
+    /// A schema without a type supports the formats of strings.
     pub(super) fn of(name: &str, kind: Option<Type>) -> Option<Self> {
         let what = match (kind, name) {
             (_, "") => return None,
@@ -45,7 +45,8 @@ impl Format {
         Some(Self { name: name.into(), what })
     }
 
-    /// Whether Kubernetes knows the format for this type; others are reported as warnings.
+    /// Whether Kubernetes supports the format for this type; other formats are reported as
+    /// warnings.
     pub(crate) fn known(name: &str, kind: Option<Type>) -> bool {
         name.is_empty() || Self::of(name, kind).is_some()
     }
@@ -66,7 +67,7 @@ pattern! {
     SCALA_DURATION = r"([0-9]+)[\t\n\x0C\r ]*([A-Za-zµ]+)";
 }
 
-/// The check of a format whose name has lost its dashes.
+/// The check of a format whose name has its dashes removed.
 fn text(name: &str) -> Option<fn(&str) -> bool> {
     Some(match name {
         "bsonobjectid" => |s| s.len() == 24 && s.bytes().all(|b| b.is_ascii_hexdigit()),
@@ -163,7 +164,8 @@ fn is_mac(text: &str) -> bool {
     matches!(octets, Some(6 | 8 | 20))
 }
 
-/// A duration of Go, or any text with a number and a unit of Scala's durations in it.
+/// Whether a text is a duration in Go's syntax, or contains a number and a unit of Scala's
+/// durations.
 fn is_duration(text: &str) -> bool {
     if parse_duration(text).is_ok() {
         return true;
@@ -190,7 +192,7 @@ fn is_short_name(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// As Go's `url.ParseRequestURI`: absolute, or an absolute path.
+/// Whether Go's `url.ParseRequestURI` accepts the text: an absolute URI or an absolute path.
 fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|b| b < 0x20 || b == 0x7f) {
         return false;
@@ -261,8 +263,8 @@ fn is_authority(text: &str) -> bool {
         && port.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// An address as mail headers have it (RFC 5322): bare, or in angle brackets behind a name.
-/// Comments are not taken.
+/// Whether a text is an address of a mail header (RFC 5322): bare, or in angle brackets after a
+/// name. Comments are not accepted.
 fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     let address = match text.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {

@@ -1,4 +1,4 @@
-//! Sets and maps that are written as lists hold nothing twice (`pkg/apiserver/schema/listtype`).
+//! Detection of duplicate items in lists of type set or map (`pkg/apiserver/schema/listtype`).
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::node::{Additional, ListKind, Node};
 use crate::field::{Error, ErrorList, Path};
 
-/// Errors of all sets and maps within `value`.
+/// Errors of all lists of type set or map within `value`.
 pub(super) fn validate(value: &Value, node: &Node, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     walk(value, node, path, &mut errors);
@@ -52,7 +52,7 @@ fn walk(value: &Value, node: &Node, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// The places where a key comes the second time.
+/// The indices at which a key occurs for the second time.
 fn repeated(keys: impl Iterator<Item = String>) -> Vec<usize> {
     let mut seen: HashMap<String, u32> = HashMap::new();
     let mut places = Vec::new();

@@ -28,7 +28,7 @@ enum MetaError {
     Decode(#[from] DecodeError),
 }
 
-/// Reads a value as an `ObjectMeta`.
+/// Decodes a value as an `ObjectMeta`.
 fn decode(meta: &Value) -> Result<Decoded, MetaError> {
     let id = OBJECT_META.ok_or(MetaError::NoType)?;
     let bytes = serde_json::to_vec(meta)?;
@@ -41,7 +41,7 @@ fn decode(meta: &Value) -> Result<Decoded, MetaError> {
     Ok(decoded)
 }
 
-/// Reads field by field and leaves out what does not fit; `None` when it is no object at all.
+/// Decodes field by field and omits fields of a wrong type; `None` when the value is not an object.
 fn decode_leniently(meta: &Value) -> Option<Decoded> {
     let mut whole = Decoded { value: Value::Object(Map::new()), ..Decoded::default() };
     for (name, value) in meta.as_object()? {
@@ -55,7 +55,7 @@ fn decode_leniently(meta: &Value) -> Option<Decoded> {
     Some(whole)
 }
 
-/// Brings the metadata of a whole resource into form, and of those embedded in it.
+/// Coerces the metadata of a resource, and of the resources embedded in it, to `ObjectMeta`.
 pub(super) fn coerce_root(value: &mut Value, node: &Node) -> Result<(), Box<Error>> {
     let mut coercer = Coercer { drop_invalid: false, unknown: Vec::new() };
     if let Some(map) = value.as_object_mut() {
@@ -64,7 +64,8 @@ pub(super) fn coerce_root(value: &mut Value, node: &Node) -> Result<(), Box<Erro
     coercer.walk(value, node, &Path::default())
 }
 
-/// Brings embedded metadata into form; paths of unknown fields come back sorted.
+/// Coerces the metadata of embedded resources to `ObjectMeta`; returns the sorted paths of unknown
+/// fields.
 pub(super) fn coerce(
     value: &mut Value,
     node: &Node,
@@ -143,7 +144,7 @@ impl Coercer {
     }
 }
 
-/// Errors of embedded resources; the root is one of them when `root` says so.
+/// Errors of embedded resources; with `root`, the value itself is a resource as well.
 pub(super) fn validate(value: &Value, node: &Node, path: &Path, root: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     walk(value, node, path, root, &mut errors);
@@ -218,7 +219,7 @@ fn fault_of_kind(text: &str) -> Option<String> {
     (!bad.is_empty()).then(|| format!("{intro}{bad}"))
 }
 
-/// Errors of a well-formed `metadata`. A name may be missing.
+/// Errors of a well-formed `metadata`. The name is optional.
 fn of_meta(mut meta: Value, path: &Path) -> ErrorList {
     if let Some(map) = meta.as_object_mut()
         && map.get("name").is_none_or(|name| name == "")

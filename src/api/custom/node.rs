@@ -1,4 +1,4 @@
-//! One schema, parsed from its JSON: what walks values needs, and nothing else.
+//! The parsed form of one schema, with only the keywords that processing of values requires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::formats::Format;
 use super::pattern::Pattern;
 use crate::field::{Error, ErrorList, Path};
 
-/// Deepest nesting of a schema; the decoder refuses deeper bodies before.
+/// Deepest nesting of a schema; the decoder rejects bodies with deeper nesting earlier.
 const DEPTH_MAX: usize = 200;
 
 /// The types that a schema can name.
@@ -65,7 +65,7 @@ pub(crate) enum ListKind {
     Map,
 }
 
-/// One schema. Schemas below `allOf` and its like are nodes too.
+/// One schema. Schemas in `allOf`, `anyOf`, `oneOf` and `not` are nodes as well.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Node {
     pub kind: Option<Type>,
@@ -83,15 +83,15 @@ pub(crate) struct Node {
     pub checks: Checks,
     /// `x-kubernetes-validations`.
     pub rules: Box<[RuleText]>,
-    /// Rules are here or below.
+    /// Whether this schema or a schema below it has rules.
     pub rules_below: bool,
-    /// A set or map written as a list is here or below.
+    /// Whether this schema or a schema below it is a list of type set or map.
     pub lists_below: bool,
-    /// An embedded resource is here or below.
+    /// Whether this schema or a schema below it is an embedded resource.
     pub embedded_below: bool,
 }
 
-/// A rule as it is written.
+/// A rule in its source form.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RuleText {
     pub rule: Box<str>,
@@ -116,7 +116,7 @@ impl RuleText {
     }
 }
 
-/// What is asked of a value beside its structure.
+/// The constraints on a value other than its structure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Checks {
     pub format: Option<Format>,
@@ -142,7 +142,7 @@ pub(crate) struct Checks {
 }
 
 impl Node {
-    /// The types that a value may have; none means any.
+    /// The types that a value may have; an empty list allows all types.
     pub(crate) fn types(&self) -> &'static [Type] {
         match self.kind {
             _ if self.int_or_string => &[Type::Integer, Type::String],
@@ -156,7 +156,7 @@ impl Node {
         }
     }
 
-    /// The schemas of items, properties and further fields.
+    /// The schemas of items, properties and additional properties.
     fn below(&self) -> impl Iterator<Item = &Arc<Node>> {
         let more = match &self.additional {
             Some(Additional::Schema(node)) => Some(node),
@@ -165,8 +165,8 @@ impl Node {
         self.properties.values().chain(&self.items).chain(more)
     }
 
-    /// The schema of a field of an object: its property, or that of all others. `None` when neither
-    /// says anything.
+    /// The schema of an object's field: that of its property, or that of additional properties.
+    /// `None` when neither is specified.
     pub(crate) fn field(&self, name: &str) -> Option<&Arc<Node>> {
         self.properties.get(name).or(match &self.additional {
             Some(Additional::Schema(node)) => Some(node),
@@ -186,7 +186,7 @@ struct Reader {
     errors: ErrorList,
 }
 
-/// Keywords that no schema of a custom resource may use.
+/// Keywords that a schema of a custom resource must not use.
 const UNSUPPORTED: [&str; 7] = [
     "id",
     "$schema",

@@ -1,5 +1,5 @@
-//! Bounds of numbers as kube-openapi checks them: integers as integers where the bound is one too,
-//! the rest as floats.
+//! Limits of numbers as kube-openapi checks them: integers are compared as integers when the limit
+//! is an integer as well, all other numbers as floats.
 
 use serde_json::Number;
 
@@ -7,18 +7,18 @@ use super::formats::What;
 use super::node::{Checks, Type};
 use crate::field::go_float;
 
-/// What is wrong with a number: kube-openapi's text without its path, and whether it shows the
-/// value.
+/// The error of a number: kube-openapi's text without its path. The variants differ in whether the
+/// error shows the value.
 pub(super) enum Wrong {
     /// `{path} in body {text}`, about the value.
     Value(String),
-    /// The value or a bound does not fit the type; the text is whole but for the path at its end.
+    /// The value or a limit does not fit the type; the text lacks only the path at its end.
     Range(String),
     /// `factor MultipleOf declared for {path} must be positive: {factor}`, about the factor.
     Factor(String, Number),
 }
 
-/// A JSON number as Go holds it.
+/// A JSON number in Go's representation.
 #[derive(Clone, Copy)]
 pub(super) enum Num {
     Int(i64),
@@ -41,7 +41,7 @@ impl Num {
     }
 }
 
-/// Whether a float is an integer that JSON can carry, within rounding, as
+/// Whether a float is an integer that JSON can represent, within rounding, as in
 /// `swag.IsFloat64AJSONInteger`.
 pub(super) fn is_integer(float: f64) -> bool {
     const MOST: f64 = 9_007_199_254_740_991.0;
@@ -51,12 +51,12 @@ pub(super) fn is_integer(float: f64) -> bool {
     if float.fract() == 0.0 {
         return true;
     }
-    // Go looks at what the conversion to an unsigned integer leaves.
+    // Go compares the float with its conversion to an unsigned integer.
     let (whole, rest) = (float.trunc(), float.fract().abs());
     float > 0.0 && whole > 0.0 && rest / (float + whole) < 1e-9
 }
 
-/// A float that an `int64` can hold without a fraction.
+/// The `int64` that is equal to a float, if there is one.
 fn as_int(float: f64) -> Option<i64> {
     let fits = float.fract() == 0.0
         && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&float);
@@ -64,7 +64,8 @@ fn as_int(float: f64) -> Option<i64> {
     fits.then_some(float as i64)
 }
 
-/// Whether a value or bound fits type and format: what it should have been otherwise.
+/// The start of the error text for a value or limit that does not fit the type and format; `None`
+/// when it fits.
 fn misfit(num: Num, kind: Option<Type>, format: Option<What>) -> Option<String> {
     let bad = match kind {
         Some(Type::Integer) => {
@@ -89,7 +90,8 @@ fn misfit(num: Num, kind: Option<Type>, format: Option<What>) -> Option<String> 
     })
 }
 
-/// A bound as it is compared: as an integer when value and bound are, and the bound fits the type.
+/// A value and a limit as they are compared: as integers when both are integers and the limit fits
+/// the type, otherwise as floats.
 enum Bound {
     Ints(i64, i64),
     Floats(f64, f64),
@@ -97,7 +99,7 @@ enum Bound {
 
 fn bound(num: Num, limit: f64, fits: bool) -> Bound {
     match num {
-        // Go cuts a fraction off; a bound beyond int64 is the largest on this side.
+        // Go truncates the fraction; a limit outside the range of int64 becomes the nearest int64.
         #[allow(clippy::cast_possible_truncation, reason = "Go cuts the bound in the same way")]
         Num::Int(int) if fits => Bound::Ints(int, limit as i64),
         num => Bound::Floats(num.float(), limit),

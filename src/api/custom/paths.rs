@@ -1,4 +1,4 @@
-//! Paths to fields of a schema as rules and selectable fields write them: `.spec.color`,
+//! Paths to fields of a schema in the syntax of rules and selectable fields: `.spec.color`,
 //! `.spec['x']` (`ValidFieldPath` of `pkg/apiserver/schema/cel/validation.go`).
 
 use super::node::{Additional, Node};
@@ -21,10 +21,10 @@ pub(crate) enum FieldPathError {
     Escape(char),
 }
 
-/// The names of a path in order; the iterator ends after the first error.
+/// An iterator over the names of a path in order; it ends after the first error.
 pub(crate) struct Steps<'a> {
     rest: &'a str,
-    /// Whether names may be in brackets.
+    /// Whether names in brackets are allowed.
     brackets: bool,
 }
 
@@ -109,7 +109,7 @@ fn unescaped(text: &str) -> Result<String, FieldPathError> {
     Ok(out)
 }
 
-/// The path as errors show it, from the value that `node` is about; `None` when it names no field.
+/// The path in the form of errors, relative to the value of `node`; `None` when it names no field.
 pub(super) fn shown(path: &str, node: &Node) -> Option<Path> {
     let mut shown = Path::default();
     let mut node = node;

@@ -1,17 +1,17 @@
-//! Patterns in the syntax of Go's `regexp` (RE2), which differs from that of the crate `regex` in
-//! classes, escapes and limits.
+//! Patterns in the syntax of Go's `regexp` (RE2), which differs from the syntax of the crate
+//! `regex` in classes, escapes and limits.
 //!
-//! A pattern is parsed with Go's rules and errors and rewritten in the syntax of the crate.
-//! Compilation waits for the first match: definitions contain thousands of patterns, most of which
-//! are never matched.
+//! The parser applies Go's rules, returns Go's errors and rewrites the pattern in the syntax of the
+//! crate. A pattern is compiled at its first match: definitions contain thousands of patterns, most
+//! of which are never matched.
 
 use std::sync::OnceLock;
 
 use regex::Regex;
 
-/// Most repetitions, nested ones multiplied, that Go accepts.
+/// Maximum number of repetitions that Go accepts; the counts of nested repetitions are multiplied.
 const REPEAT_MAX: u32 = 1000;
-/// Deepest nesting of groups, as Go.
+/// Deepest nesting of groups that Go accepts.
 const NESTING_MAX: u32 = 1000;
 
 /// A pattern that is compiled at its first match.
@@ -35,11 +35,11 @@ impl Pattern {
     }
 }
 
-/// Compiles a pattern of Go's syntax.
+/// Compiles a pattern in Go's syntax.
 ///
 /// # Errors
 ///
-/// Go's text, such as ``error parsing regexp: missing closing ]: `[a` ``.
+/// Go's error text, such as ``error parsing regexp: missing closing ]: `[a` ``.
 pub fn compile(source: &str) -> Result<Regex, PatternError> {
     let text = translate(source)?;
     regex::RegexBuilder::new(&text)
@@ -48,11 +48,11 @@ pub fn compile(source: &str) -> Result<Regex, PatternError> {
         .map_err(|_| failure("expression too large", source))
 }
 
-/// Checks a pattern of Go's syntax as [`compile`] does; an empty pattern is valid.
+/// Checks a pattern in Go's syntax as [`compile`] does; an empty pattern is valid.
 ///
 /// # Errors
 ///
-/// Go's text.
+/// Go's error text.
 pub fn check(source: &str) -> Result<(), PatternError> {
     if source.is_empty() { Ok(()) } else { compile(source).map(drop) }
 }
@@ -75,9 +75,9 @@ struct Translator<'a> {
     whole: &'a str,
     rest: &'a str,
     out: String,
-    /// For each open group, the largest repetition before it at its level.
+    /// For each open group, the largest repetition count before it at its level.
     groups: Vec<u32>,
-    /// The largest repetition at this level, and of the last element.
+    /// The largest repetition count at this level, and that of the last element.
     level: u32,
     last: u32,
     /// Whether the previous element can be repeated.
@@ -106,7 +106,8 @@ fn literal(out: &mut String, c: char) {
     }
 }
 
-/// The class of a Perl escape, which Go limits to ASCII: its members, and whether it is negated.
+/// The class of a Perl escape, which Go limits to ASCII: its members, and whether the class is
+/// negated.
 fn perl(text: &str) -> Option<(&'static str, bool)> {
     Some(match text.get(..2)? {
         "\\d" => ("0-9", false),
@@ -211,7 +212,7 @@ impl<'a> Translator<'a> {
                 return Err(failure(BAD, start.get(..=end).unwrap_or(start)));
             }
             self.step(end + 1);
-            // Group names are not used here, and the crate restricts them more.
+            // Group names are not used, and the crate's syntax for them is stricter.
             self.out.push('(');
             return self.push_group();
         }
@@ -228,7 +229,8 @@ impl<'a> Translator<'a> {
                     self.out.push_str("(?");
                     self.out.push_str(flags);
                     if flags == ")" {
-                        // The flags change nothing, and the crate's syntax requires at least one.
+                        // The flags have no effect, and the crate's syntax requires at least one
+                        // flag.
                         self.out.truncate(self.out.len() - 3);
                     }
                     return if c == ':' { self.push_group() } else { Ok(()) };
@@ -298,8 +300,7 @@ impl<'a> Translator<'a> {
             "\\A" => self.out.push_str("\\A"),
             "\\z" => self.out.push_str("\\z"),
             "\\b" => self.out.push_str("(?-u:\\b)"),
-            // Unicode's word boundary: the crate has no ASCII variant that cannot split a
-            // character.
+            // The crate's Unicode word boundary: its ASCII variant can split a character.
             "\\B" => self.out.push_str("\\B"),
             "\\C" => return Err(failure("invalid escape sequence", "\\C")),
             "\\Q" => {
@@ -364,7 +365,7 @@ impl<'a> Translator<'a> {
         Ok(class)
     }
 
-    /// Reads a character that is escaped with a backslash.
+    /// Parses a character escape, which begins with a backslash.
     fn escaped(&mut self) -> Result<char, PatternError> {
         let start = self.rest;
         let mut chars = start.chars();
@@ -500,13 +501,14 @@ const POSIX: [&str; 14] = [
     "space", "upper", "word", "xdigit",
 ];
 
-/// Parses `{n}`, `{n,}` or `{n,m}`: the numbers (none if absent or too large) and its length.
+/// Parses `{n}`, `{n,}` or `{n,m}`; returns the numbers (`None` if absent or too large) and the
+/// length.
 fn counts(text: &str) -> Option<(Option<u32>, Option<u32>, usize)> {
     let end = text.find('}')?;
     let body = text.get(1..end)?;
     let number = |digits: &str| -> Option<Option<u32>> {
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        // Go accepts no leading zeros.
+        // Go rejects leading zeros.
         let plain = plain && (digits.len() == 1 || !digits.starts_with('0'));
         plain.then(|| digits.parse().ok())
     };

@@ -1,5 +1,5 @@
-//! Removal of what a schema does not specify (`pkg/apiserver/schema/pruning`), and of nulls that
-//! nothing allows.
+//! Removal of fields that a schema does not specify (`pkg/apiserver/schema/pruning`), and of null
+//! fields that are not nullable.
 
 use std::fmt::Write;
 
@@ -9,16 +9,17 @@ use super::node::{Additional, Node};
 
 /// Maximum number of unknown fields that are reported.
 const PATHS_MAX: usize = 1000;
-/// Bytes of all told paths together: names may be long and the same prefix stands in many paths.
+/// Maximum total size of the reported paths in bytes: names can be long, and many paths can share a
+/// long prefix.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
-/// How to prune.
+/// Options of pruning.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PruneOptions {
-    /// The value is a whole resource: its `apiVersion`, `kind` and `metadata` stay, whatever the
-    /// schema says.
+    /// The value is a resource: its `apiVersion`, `kind` and `metadata` are kept regardless of the
+    /// schema.
     pub resource: bool,
-    /// Say which fields were removed.
+    /// Return the paths of the removed fields.
     pub collect: bool,
 }
 
@@ -107,7 +108,7 @@ impl Pruner {
         }
     }
 
-    /// Below `x-kubernetes-preserve-unknown-fields` only what is specified again is pruned.
+    /// Prunes only specified fields below `x-kubernetes-preserve-unknown-fields`.
     fn keep(&mut self, value: &mut Value, node: &Node, embedded: bool) {
         match value {
             Value::Object(map) => {
@@ -140,7 +141,7 @@ impl Pruner {
     }
 }
 
-/// Prunes `value`; a missing schema specifies nothing.
+/// Prunes `value`; without a schema, no field is specified.
 pub(super) fn prune(value: &mut Value, node: Option<&Node>, options: &PruneOptions) -> Vec<String> {
     let mut pruner =
         Pruner { collect: options.collect, path: String::new(), found: Vec::new(), bytes: 0 };
@@ -150,7 +151,7 @@ pub(super) fn prune(value: &mut Value, node: Option<&Node>, options: &PruneOptio
     pruner.found
 }
 
-/// Removes nulls of fields that may not be null and have no default.
+/// Removes null fields that are neither nullable nor have a default.
 pub(super) fn drop_nulls(value: &mut Value, node: Option<&Node>) {
     let Some(node) = node else { return };
     match value {

@@ -1,4 +1,4 @@
-//! Rules in CEL (`x-kubernetes-validations`), compiled once and run for every write
+//! CEL rules (`x-kubernetes-validations`), compiled once and evaluated for every write
 //! (`pkg/apiserver/schema/cel/{compilation,validation}.go`).
 
 mod run;
@@ -15,11 +15,11 @@ use crate::field::Path;
 
 pub(super) use self::run::Write;
 
-/// The type of `self` in messages. Upstream's ends in a number that is another each time, so that
-/// clients cannot depend on it.
+/// The type of `self` in messages. Upstream appends a number that differs each time, so clients
+/// cannot depend on the name.
 pub(crate) const SELF_TYPE: &str = "selfType";
 
-/// A rule or message expression that cannot be used; the texts are upstream's
+/// An invalid rule or message expression; the texts are upstream's
 /// (`pkg/apiserver/schema/cel/compilation.go`).
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum RuleError {
@@ -27,7 +27,7 @@ pub(crate) enum RuleError {
     NotBool,
     #[error("messageExpression must evaluate to a string")]
     NotString,
-    /// `step` is the compilation or instantiation of the rule or message.
+    /// `step` is the failed step: compilation or instantiation of the rule or message.
     #[error("{step} failed: {source}")]
     Compile { step: &'static str, source: CompileError },
 }
@@ -97,14 +97,14 @@ fn failed(
     RuleError::Compile { step, source: error }
 }
 
-/// All rules of a resource, or of a part of it, ready to run. Shared by all writes.
+/// The compiled rules of a resource, or of a part of it. All writes share them.
 #[derive(Debug)]
 pub(super) struct Rules {
     declared: Declared,
     level: Level,
 }
 
-/// Rules of one schema and of those below it.
+/// The rules of one schema and of the schemas below it.
 #[derive(Debug, Default)]
 struct Level {
     rules: Box<[Rule]>,
@@ -116,13 +116,13 @@ struct Level {
 #[derive(Debug)]
 struct Rule {
     compiled: Compiled,
-    /// The path of its error, relative to the value.
+    /// The path that the rule's error reports, relative to the value.
     field: Option<Path>,
 }
 
 impl Rules {
-    /// Compiles the rules in a schema; `root` says that it is a resource. `None` when there are
-    /// none.
+    /// Compiles the rules in a schema; `root` marks the schema of a resource. `None` when the
+    /// schema has no rules.
     pub(super) fn new(node: &Node, root: bool) -> Option<Self> {
         if !node.rules_below {
             return None;
@@ -134,7 +134,8 @@ impl Rules {
 }
 
 impl Level {
-    /// `None` when no rule is here or below. Values that rules cannot see have none.
+    /// `None` when neither the schema nor a schema below it has rules. Schemas of values that rules
+    /// cannot access have none.
     fn of(node: &Node, decl: Option<&Arc<Decl>>) -> Option<Self> {
         if !node.rules_below {
             return None;
@@ -150,7 +151,8 @@ impl Level {
         let fields = node.properties.iter().filter_map(|(name, below)| {
             let level = match kcel::escape(name) {
                 Some(_) => Self::of(below, decl.property(name)),
-                // What no expression can name has its own rules all the same.
+                // A field whose name expressions cannot use is checked by its own rules
+                // nevertheless.
                 None => Self::of(below, Decl::of(below, below.embedded, SELF_TYPE).as_ref()),
             };
             Some((name.clone(), level?))

@@ -1,8 +1,8 @@
-//! A structural schema in the schema table, for server-side apply
+//! Conversion of a structural schema into types of the schema table, for server-side apply
 //! (`k8s.io/kube-openapi/pkg/schemaconv`).
 //!
-//! Objects of custom resources are not decoded by the table: a wrong type is an error of validation
-//! there, not of the decoder.
+//! Objects of custom resources are not decoded with the table, since validation, not the decoder,
+//! reports a wrong type in them.
 
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use super::node::{Additional, ListKind, Node, Type as Named};
 use crate::schema::{Field, ListType, Schema, Shape, Type, TypeId};
 
 impl Structural {
-    /// Adds the types of a kind to a table, under this name and names that begin with it, and
-    /// returns that of its objects. `metadata` is the shape of their `metadata`, and of that of
-    /// resources embedded in them. Types of an earlier state of the same kind are replaced.
+    /// Adds the types of a kind to a schema table and returns the type of its objects. The types
+    /// are named `name`, or have `name` as their prefix. `metadata` is the shape of `metadata` in
+    /// objects and in embedded resources. Types that were added for an earlier version of the
+    /// definition are replaced.
     pub fn extend(&self, schema: &mut Schema, name: &str, metadata: &Shape) -> TypeId {
         let mut builder = Builder { schema, metadata };
         let mut fields = builder.fields(&self.0, name, self.0.preserve);
@@ -30,8 +31,8 @@ fn is_meta(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Whether fields that the schema does not name may be applied. What an ancestor preserves is
-/// preserved below it.
+/// Whether fields that the schema does not specify may be applied. `preserve` is set when the
+/// schema or one of its ancestors preserves unknown fields.
 fn open(node: &Node, preserve: bool) -> bool {
     match &node.additional {
         Some(Additional::Any(allowed)) => *allowed,
@@ -46,7 +47,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// `apiVersion`, `kind` and `metadata`.
+    /// The fields `apiVersion`, `kind` and `metadata`.
     fn meta(&self) -> [Field; 3] {
         [
             Field::new("apiVersion", Shape::String),
@@ -82,7 +83,7 @@ impl Builder<'_> {
         }
     }
 
-    /// An item of a list or a value of a map.
+    /// The shape of a list's item or a map's value.
     fn element(&mut self, node: &Node, path: &str, preserve: bool) -> Shape {
         let field = self.field("", node, path, preserve);
         let plain = !field.atomic && field.list_type == ListType::Atomic;

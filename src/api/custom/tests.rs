@@ -1,4 +1,4 @@
-//! Schemas and values of upstream's tests, and what they are answered.
+//! Schemas, values and expected results of upstream's tests.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ fn texts(errors: &[Error]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-/// An object with one property `field` of this schema.
+/// A schema of an object whose only property `field` has the schema `of`.
 fn field(of: Value) -> Structural {
     schema(json!({"type": "object", "properties": {"field": of}}))
 }

@@ -1,4 +1,4 @@
-//! Formats that schemas name and upstream does not check.
+//! Formats in schemas that upstream does not check.
 
 use std::collections::HashSet;
 
@@ -8,15 +8,15 @@ use super::formats::Format;
 use super::node::Type;
 use crate::value::{bool_at, get, items, str_at};
 
-/// The names of formats that Kubernetes 1.37 does not check, each once, in the order of the fields;
-/// told as warnings when a definition is written.
+/// The names of formats that Kubernetes 1.37 does not check, without duplicates, in the order of
+/// the fields. The server returns them as warnings for a write of the definition.
 pub fn unrecognized_formats(source: &Value) -> Vec<String> {
     let mut found = FormatList::default();
     collect(source, &mut found, 0);
     found.formats
 }
 
-/// Formats in the order in which they are first met.
+/// Formats in the order of their first occurrence.
 #[derive(Default)]
 struct FormatList {
     formats: Vec<String>,

@@ -1,8 +1,8 @@
-//! The check of values against a schema, with the errors of kube-openapi as the API server tells
-//! them (`k8s.io/kube-openapi/pkg/validation/validate`, `pkg/apiserver/validation`).
+//! Validation of values against a schema, with kube-openapi's errors in the form of the API server
+//! (`k8s.io/kube-openapi/pkg/validation/validate`, `pkg/apiserver/validation`).
 //!
-//! Upstream counts what matched to choose which alternative of `anyOf` and `oneOf` it tells about:
-//! [`Outcome::matched`].
+//! Upstream counts the checks that pass to select the alternative of `anyOf` and `oneOf` whose
+//! errors it reports: [`Outcome::matched`].
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -15,23 +15,23 @@ use super::node::{Additional, Node, Type};
 use super::numbers::{self, Num, Wrong};
 use crate::field::{Error, ErrorList, Kind, Path, go_quote};
 
-/// Maximum number of errors that are reported of one object.
+/// Maximum number of errors that are reported for one object.
 const ERRORS_MAX: usize = 1000;
-/// Bytes of what errors say together: paths and values may be long.
+/// Maximum total size of these errors in bytes: paths and values can be long.
 const ERROR_BYTES_MAX: usize = 4 << 20;
 
-/// An error, and the text of kube-openapi by which it knows that it told one already.
+/// An error, and the text by which kube-openapi recognizes duplicate errors.
 struct ValueError {
     error: Error,
     text: String,
 }
 
-/// What was found below one value.
+/// The result of the validation of one value and the values below it.
 #[derive(Default)]
 struct Outcome {
     errors: Vec<ValueError>,
     bytes: usize,
-    /// Checks that held.
+    /// Number of checks that passed.
     matched: u64,
 }
 
@@ -54,7 +54,7 @@ impl Outcome {
     }
 }
 
-/// Checks a value; `prefix` stands in front of each field.
+/// Validates a value; `prefix` is the prefix of each error's field.
 pub(super) fn validate(node: &Node, new: &Value, old: Option<&Value>, prefix: &Path) -> ErrorList {
     let mut walk = Walk { path: String::new(), prefix };
     let outcome = walk.value(new, node, old);
@@ -68,7 +68,7 @@ pub(super) fn validate(node: &Node, new: &Value, old: Option<&Value>, prefix: &P
 }
 
 struct Walk<'a> {
-    /// Where we are, as kube-openapi writes it.
+    /// The path of the current value in kube-openapi's syntax.
     path: String,
     prefix: &'a Path,
 }
@@ -86,7 +86,7 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 impl Walk<'_> {
-    /// A field error about the value here or, with `below`, about a field of it.
+    /// The field of an error about the current value or, with `below`, about one of its fields.
     fn field(&self, below: &str) -> Path {
         let name = [self.path.as_str(), below].concat();
         match name.strip_prefix('.').unwrap_or(&name) {
@@ -95,7 +95,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `{path} in body {text}`.
+    /// The error `{path} in body {text}`.
     fn told(&self, kind: Kind, value: Value, text: &str) -> ValueError {
         let text = format!("{} in body {text}", self.path);
         let field = self.field("");
@@ -106,12 +106,12 @@ impl Walk<'_> {
         ValueError { error, text }
     }
 
-    /// An error of no field.
+    /// An error without a field.
     fn bare(&self, text: String) -> ValueError {
         ValueError { error: Error::invalid(self.prefix, "", text.as_str()), text }
     }
 
-    /// A value that may have been there before: what did not change is no error.
+    /// Validates a value with its old value; errors of an unchanged value are dropped.
     fn value(&mut self, value: &Value, node: &Node, old: Option<&Value>) -> Outcome {
         let mut outcome = self.plain(value, node, old);
         if !outcome.errors.is_empty()
@@ -203,7 +203,8 @@ impl Walk<'_> {
         (!named && !number).then(|| wrong(&wanted(), got))
     }
 
-    /// `allOf`, `anyOf`, `oneOf` and `not`. What they say is not correlated with an old object.
+    /// Validates `allOf`, `anyOf`, `oneOf` and `not`. These schemas are not correlated with an old
+    /// object.
     fn alternatives(&mut self, value: &Value, node: &Node) -> Outcome {
         let checks = &node.checks;
         let mut out = Outcome { matched: 1, ..Outcome::default() };
@@ -448,8 +449,8 @@ impl Walk<'_> {
         dotted: bool,
     ) -> Outcome {
         let end = self.path.len();
-        // Both are converted to one version before they are compared, so a change of these cannot
-        // be seen.
+        // Both objects are converted to one version before the comparison, so a change of these
+        // fields is not visible.
         let hidden = end == 0 && matches!(name, "kind" | "apiVersion");
         let old = if hidden { None } else { correlate::field(old, name, node) };
         if dotted || end > 0 {

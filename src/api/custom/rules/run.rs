@@ -1,4 +1,4 @@
-//! Evaluation of rules: which apply, what they may cost, and the errors that they report.
+//! Evaluation of rules: selection of applicable rules, cost limits, and errors.
 
 use kcel::limits::{MESSAGE_BYTES_MAX, PER_CALL, RUNTIME_BUDGET};
 use kcel::{Activation, Declared, Program, Value as Cel};
@@ -12,24 +12,23 @@ use super::super::node::{Node, RuleText};
 use super::{Level, Rule, Rules};
 use crate::field::{Error, ErrorList, Path, go_quote};
 
-/// Most errors that rules tell of one object, and most warnings.
+/// Maximum number of errors that rules report for one object, and maximum number of warnings.
 const ERRORS_MAX: usize = 1000;
-/// Bytes of what they say together.
+/// Maximum total size of these errors in bytes.
 const ERROR_BYTES_MAX: usize = 4 << 20;
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// What rules found.
+/// The result of the evaluation of rules.
 #[derive(Debug, Default)]
 pub(in crate::custom) struct Outcome {
     pub(in crate::custom) errors: ErrorList,
-    /// Errors of what was there before: they keep nothing from being written (KEP-4008).
+    /// Errors that the old object has as well; they do not reject the write (KEP-4008).
     pub(in crate::custom) warnings: Vec<String>,
 }
 
-/// What is written: the value, what it was before, and whether errors of what did not change are
-/// mere warnings.
+/// A write: the new value, the old value, and whether errors of unchanged values are warnings.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::custom) struct Write<'a> {
     pub(in crate::custom) node: &'a Node,
@@ -39,8 +38,8 @@ pub(in crate::custom) struct Write<'a> {
 }
 
 impl Rules {
-    /// Runs all rules; the cost is taken from `budget`, and nothing is left of it when an error
-    /// ended the run.
+    /// Evaluates all rules and subtracts their cost from `budget`. An error that stops the
+    /// evaluation sets the budget to zero.
     pub(in crate::custom) fn run(
         &self,
         write: Write<'_>,
@@ -56,13 +55,13 @@ impl Rules {
         run.out
     }
 
-    /// As [`Rules::run`] for an object and its whole budget.
+    /// Evaluates all rules of an object with the whole budget, as [`Rules::run`] does.
     pub(in crate::custom) fn run_all(&self, write: Write<'_>, path: &Path) -> Outcome {
         self.run(write, path, &mut { RUNTIME_BUDGET })
     }
 }
 
-/// A value and what it was, compared when an error asks for it and once at most.
+/// A new value and its old value, compared at most once, when an error requires the comparison.
 struct Pair<'a> {
     new: &'a Value,
     old: &'a Value,
@@ -80,8 +79,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Whether errors of a value are of what was there before: of the value itself, or else of the
-/// nearest one around it that can be compared.
+/// Ratcheting of a value's errors: an error is a warning when the value itself is unchanged, or,
+/// when the value has no comparable old value, when the nearest enclosing comparable value is
+/// unchanged.
 #[derive(Clone, Copy)]
 struct Ratchet<'p, 'a> {
     here: Option<&'p Pair<'a>>,
@@ -93,7 +93,7 @@ impl<'p, 'a> Ratchet<'p, 'a> {
         self.here.or(self.near).is_some_and(Pair::is_equal)
     }
 
-    /// For a part of the value, whose own pair is `part`.
+    /// The state for a part of the value; `part` is the part's own pair.
     fn part(&self, part: Option<&'p Pair<'a>>) -> Self {
         match self.here {
             None => *self,
@@ -102,7 +102,7 @@ impl<'p, 'a> Ratchet<'p, 'a> {
     }
 }
 
-/// A value with all that is known of it.
+/// A value with its schema, its conversion, its old value and its ratcheting state.
 #[derive(Clone, Copy)]
 struct Spot<'p, 'a> {
     node: &'a Node,
@@ -112,7 +112,7 @@ struct Spot<'p, 'a> {
     ratchet: Ratchet<'p, 'a>,
 }
 
-/// `self` and `oldSelf`.
+/// The variables `self` and `oldSelf`.
 struct Selves<'a> {
     new: Result<Cel<'a>, kcel::Error>,
     old: Option<Result<Cel<'a>, kcel::Error>>,
@@ -128,18 +128,18 @@ impl<'a> Activation<'a> for Selves<'a> {
     }
 }
 
-/// Why a message has no text.
+/// Why a message expression returns no text.
 enum NoMessage {
-    /// The rule's own message is reported.
+    /// The rule's own message is reported instead.
     Told,
-    /// Nothing more is run.
+    /// The evaluation of all rules stops with this error.
     Ends(String),
 }
 
 struct Run {
     out: Outcome,
     bytes: usize,
-    /// None when an error ended it.
+    /// The remaining budget; `None` when an error has stopped the evaluation.
     budget: Option<u64>,
 }
 
@@ -157,7 +157,8 @@ impl Run {
         self.budget = None;
     }
 
-    /// Rules of a value, then of what is in it. Null has none.
+    /// Evaluates the rules of a value, then those of its fields or items. Rules of null values are
+    /// skipped.
     fn level(&mut self, level: &Level, spot: Spot<'_, '_>, path: &Path) {
         if spot.new.is_null() {
             return;
@@ -196,7 +197,7 @@ impl Run {
                 return;
             }
             let old = spot.old.and_then(|old| old.get(name));
-            // Both are converted to the same version, so these two never differ.
+            // Both objects are converted to the same version, so these fields are equal in both.
             let top = spot.ratchet.near.is_none() && matches!(name.as_str(), "apiVersion" | "kind");
             let pair = spot.ratchet.here.and_then(|whole| {
                 let old = correlate::field(Some(whole.old), name, whole.node)?;
@@ -216,7 +217,7 @@ impl Run {
         else {
             return;
         };
-        // Only items of maps are known again.
+        // Only the items of lists of type map are correlated.
         let before = OldItems::of(spot.old, spot.node);
         let known = spot.ratchet.here.and_then(|whole| OldItems::of(Some(whole.old), whole.node));
         for (index, new) in list.iter().enumerate() {
@@ -294,7 +295,7 @@ impl Run {
         }
     }
 
-    /// Tells of a rule that is false.
+    /// Reports a rule that is false.
     fn broken(
         &mut self,
         rule: &Rule,
@@ -327,7 +328,7 @@ impl Run {
         }
     }
 
-    /// What the rule's `messageExpression` says.
+    /// The result of the rule's `messageExpression`.
     fn message(
         &mut self,
         rule: &Rule,
@@ -356,19 +357,19 @@ impl Run {
     }
 }
 
-/// The value of an expression and what it cost.
+/// Evaluates an expression and returns its result and cost.
 fn evaluate<'a>(program: &Program, selves: &Selves<'a>) -> (Result<Cel<'a>, kcel::Error>, u64) {
     let mut left = PER_CALL;
     let result = program.eval(selves, &mut left);
     (result, PER_CALL.saturating_sub(left))
 }
 
-/// An error that shows the type in place of the value.
+/// An error with the type of the value in place of the value.
 fn about(node: &Node, path: &Path, why: &str) -> Error {
     Error::invalid(path, node.kind.map_or("", |kind| kind.name()), why)
 }
 
-/// What a rule is called in errors.
+/// The text that identifies a rule in errors: its message, or else its expression.
 fn told(text: &RuleText) -> &str {
     if text.message.is_empty() { text.rule.trim() } else { text.message.trim() }
 }

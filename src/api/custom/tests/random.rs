@@ -1,11 +1,10 @@
-//! Schemas and values of any form: nothing panics, and what was pruned and defaulted is so a second
-//! time.
+//! Random schemas and values: processing never panics, and pruning and defaulting are idempotent.
 
 use serde_json::{Map, Value, json};
 
 use super::super::*;
 
-/// Numbers that are the same in every run.
+/// A deterministic generator of numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -138,7 +137,7 @@ fn any_schema_takes_any_value() {
         assert_eq!(new, once, "{source}");
         let _ = schema.coerce(&mut new, true);
         let _ = schema.validate(&new, Some(&old), &Path::default());
-        // What an object was is no error, but for parts that cannot be followed.
+        // Unchanged values are no errors, except in parts that are not correlated.
         let _ = schema.validate(&new, Some(&new), &Path::default());
         let _ = crate::custom::validate_defaults(&source, &Path::default(), true);
         let _ = crate::validation::crd::validate(

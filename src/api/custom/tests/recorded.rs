@@ -1,6 +1,6 @@
-//! What kube-apiserver 1.37.1 answered to definitions with rules and to objects of them, in
-//! `recorded.jsonl`: the schema and the value of all expressions, then one line for each
-//! expression, message or schema of its own.
+//! Recorded answers of kube-apiserver 1.37.1 to definitions with rules and to their objects.
+//! `recorded.jsonl` begins with the schema and the value that all expressions share; each further
+//! line contains an expression, a message or a separate schema.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Errors as the message of a status has them. Their order is that of a Go map, so only what they
-/// say is compared.
+/// Whether the errors have the texts of a status message. The message has the order of a Go map, so
+/// the order is not compared.
 fn same(wanted: &str, errors: &[Error]) -> bool {
     let found = texts(errors);
     match found.as_slice() {

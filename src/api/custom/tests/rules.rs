@@ -1,12 +1,12 @@
-//! Rules in CEL: what they cost, what they tell, when they are asked. Facts of upstream's tests in
-//! `pkg/apiserver/schema/cel`.
+//! CEL rules: costs, errors and conditions of evaluation. The expectations are those of upstream's
+//! tests in `pkg/apiserver/schema/cel`.
 
 use serde_json::json;
 
 use super::*;
 use crate::custom::rules::{SELF_TYPE, compile};
 
-/// What a rule costs at most: without limits of sizes, then with this one.
+/// The estimated cost of a rule.
 fn cost(schema: &Value) -> u64 {
     let node = parse(schema).expect("a schema");
     let decl = Decl::of(&node, false, SELF_TYPE).expect("a type");
@@ -126,7 +126,7 @@ fn names_in_metadata_are_short() {
     }
 }
 
-/// What rules tell of a change at `root`, then the warnings, then what is left of the budget.
+/// The errors of a change at `root`, then the warnings, then the remaining budget.
 fn run_for(
     schema: &Value,
     (new, old): (&Value, Option<&Value>),
@@ -267,7 +267,7 @@ fn changes_are_judged_by_what_was_before() {
     let invalid = || json!({"foo": "invalid"});
     assert_eq!(run(&chained, json!({"foo": "again"}), Some(invalid())).0, [""; 0]);
     assert_eq!(run(&chained, invalid(), Some(json!({"foo": "valid"}))).0.len(), 1);
-    // Items of lists of type map are known again by their keys.
+    // Items of lists of type map are correlated by their keys.
     let items = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
         "items": {"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer",
             "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "v is immutable"}]}}}});
@@ -341,7 +341,7 @@ fn budgets_end_the_run() {
     assert_eq!(errors, [format!("root: Invalid value: \"string\": {OUT}")]);
     assert_eq!((warnings.len(), left), (0, 0));
     assert_eq!(run_for(&schema, (&text, None), 0).0.len(), 1);
-    // A single rule may cost a million: this one asks for four.
+    // The cost of one rule is limited to one million; this rule costs four million.
     let expensive = json!({"type": "object", "properties": {
         "a": {"type": "string", "x-kubernetes-validations": [{"rule": "self.contains(self)", "message": "itself"}]},
         "other": {"type": "integer", "x-kubernetes-validations": [{"rule": "false"}]}}});
@@ -351,7 +351,7 @@ fn budgets_end_the_run() {
             "root.a: Invalid value: \"string\": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: itself"
         ]
     );
-    // An object with very many errors tells the first thousand.
+    // At most one thousand errors are reported for an object.
     let cheap = json!({"type": "array", "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "false"}]}});
     assert_eq!(errors_of(&cheap, json!(vec![0; 5000])).len(), 1000);
 }
