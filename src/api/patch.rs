@@ -1,5 +1,5 @@
 //! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge
-//! patch, apply.
+//! patch and server-side apply.
 
 pub mod apply;
 pub mod gotext;
@@ -21,13 +21,13 @@ pub use unstructured::{RestoreError, restore};
 
 use crate::Status;
 
-/// Operations that one JSON patch may hold, upstream's `maxJSONPatchOperations`.
+/// Maximum number of operations in one JSON patch, upstream's `maxJSONPatchOperations`.
 pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
-/// Bytes that the `copy` operations of one JSON patch may produce together, upstream's limit of a
-/// request body.
+/// Maximum number of bytes that the `copy` operations of one JSON patch produce in total, equal to
+/// upstream's limit of a request body.
 pub const MAX_JSON_PATCH_COPY_BYTES: usize = 3 * 1024 * 1024;
 
-/// 422 as upstream's generic server response says it: the reason is not told.
+/// A 422 status with the text of upstream's generic server response, which omits the reason.
 fn unprocessable() -> Box<Status> {
     let mut status = Status::failure(
         422,
@@ -38,12 +38,12 @@ fn unprocessable() -> Box<Status> {
     Box::new(status)
 }
 
-/// 400 with this text.
+/// A 400 status with this message.
 fn bad_request(message: impl Into<String>) -> Box<Status> {
     Box::new(Status::bad_request(message))
 }
 
-/// A plain error, which upstream sends as 500 without a reason.
+/// A 500 status without a reason, which upstream returns for errors that are not API statuses.
 fn plain(message: impl Into<String>) -> Box<Status> {
     Box::new(Status::failure(500, "", message))
 }

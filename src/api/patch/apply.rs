@@ -1,4 +1,4 @@
-//! Server-side apply, and the tracking of field owners by all other writes.
+//! Server-side apply, and the tracking of field owners for all other writes.
 
 use std::sync::LazyLock;
 
@@ -15,14 +15,14 @@ use crate::status::{Cause, Details};
 
 /// The annotation of client-side apply.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The manager whose applies take over from client-side apply.
+/// The manager whose applies take over the fields of client-side apply.
 const KUBECTL: &str = "kubectl";
 /// The manager of fields that existed before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// Bytes of all annotations together, upstream's `TotalAnnotationSizeLimitB`.
+/// Maximum total size of all annotations in bytes, upstream's `TotalAnnotationSizeLimitB`.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// Fields without a manager.
+/// Fields that no manager owns.
 static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     Set::of_fields(&[
         &["apiVersion"],
@@ -40,20 +40,21 @@ static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     ])
 });
 
-/// Who writes, and what the written type is.
+/// The manager, time and target of a write, and the type of the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// The schema table that `ty` is of.
+    /// The schema table that contains `ty`.
     pub schema: &'a Schema,
     /// The type of the object in the version of the request.
     pub ty: TypeId,
     /// Group, version and kind of the request.
     pub gvk: &'a Gvk,
-    /// A custom resource: before its creation nothing of it is there, not even `metadata`.
+    /// Whether the object is a custom resource: before its creation it has no fields at all, not
+    /// even `metadata`.
     pub custom: bool,
-    /// Field manager; empty is `unknown`.
+    /// Field manager; an empty string means `unknown`.
     pub manager: &'a str,
-    /// Subresource written, or empty.
+    /// The written subresource, or an empty string.
     pub subresource: &'a str,
     /// Fields that this write resets and therefore cannot own (upstream's `GetResetFields`).
     pub reset: Option<&'a Set>,
@@ -66,7 +67,8 @@ impl Write<'_> {
         typed::root(self.schema, self.ty)
     }
 
-    /// The object before its creation.
+    /// The object before its creation: the zero value of its type, or an empty map for a custom
+    /// resource.
     fn nothing(&self) -> Value {
         if self.custom { Value::Object(Map::new()) } else { typed::zero(self.schema, self.ty, 0) }
     }
@@ -115,18 +117,18 @@ pub fn managed_fields_fault(object: &Value) -> Option<String> {
     managed::decode(managed_fields(object).cloned(), true).err().map(|error| error.to_string())
 }
 
-/// Records in `new` who owns which field after a create, update or patch that is no apply.
+/// Records the owners of fields in `new` after a create, update or patch other than apply.
 ///
-/// `live` is the object before the write, `None` on create. An update of an object that no manager
-/// tracks, or whose managed fields the client resets, leaves it untracked. Entries of another
-/// version of the kind are taken by their paths as they are: versions of a kind that differ in
-/// structure are not converted for them.
+/// `live` is the object before the write, `None` on create. The object remains untracked if it has
+/// no managers before an update, or if the client resets its managed fields. Entries for another
+/// version of the kind are compared by their paths without conversion, so they are inaccurate for
+/// kinds whose versions differ in structure.
 pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     let Some(sent) = meta_mut(new).map(|m| m.remove("managedFields")) else { return };
     let stored = live.and_then(managed_fields);
     let is_stored = sent.as_ref() == stored;
-    // A reference without a name, which these accounts alone may have, has no place in a list of
-    // names: upstream then leaves the owners as they are.
+    // Only a ServiceAccount can contain a reference without a name, which has no key in an
+    // associative list. Upstream does not update the owners in this case.
     let has_no_type =
         |object: &Value| typed::validate(write.schema, write.root(), object, true).is_err();
     if &*write.gvk.kind == "ServiceAccount" && (has_no_type(new) || live.is_some_and(has_no_type)) {
@@ -138,7 +140,7 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
         None => write.compare(&write.nothing(), new),
     };
     if live.is_some() && comparison.is_same() && (is_stored || !write.subresource.is_empty()) {
-        // Nothing changed hands: the entries stay as they are, unread.
+        // No owner changes, so the entries are kept without being decoded.
         let kept = if is_stored { sent } else { stored.cloned() };
         return set_managed_fields(new, kept);
     }
@@ -147,13 +149,14 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     } else if managed::is_reset(sent.as_ref()) {
         Vec::new()
     } else {
-        // What is stored was checked before; what a client sends is checked now.
+        // Stored entries were validated when they were written; only entries from the client are
+        // validated here.
         match managed::decode(sent, !is_stored) {
             Ok(entries) if !entries.is_empty() => entries,
             _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
-    // An object that was stored without managers keeps having none; an object without a uid is not
+    // A stored object without managers remains without managers; an object without a uid is not
     // stored yet (upstream's `skipNonAppliedManager`).
     let is_stored = |object: &Value| {
         let uid = object.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
@@ -187,14 +190,14 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     set_managed_fields(new, managed::encode(entries));
 }
 
-/// Applies a configuration; the result carries the new managed fields and is yet to be defaulted
-/// and validated.
+/// Applies a configuration. The returned object contains the new managed fields; the caller sets
+/// its defaults and validates it.
 ///
-/// `live` is the object before, `None` when the apply creates it.
+/// `live` is the object before the apply, `None` when the apply creates it.
 ///
 /// # Errors
 /// Upstream's: 400 for another type or for managed fields in the configuration, 409 with one cause
-/// per conflict, 500 without a reason when configuration and schema do not agree.
+/// per conflict, 500 without a reason when the configuration does not match the schema.
 pub fn apply(
     write: &Write<'_>,
     live: Option<&Value>,
@@ -234,8 +237,8 @@ pub fn apply(
     Ok(object)
 }
 
-/// Keeps the stored managed fields when a write changed nothing but their times, so that it need
-/// not be stored.
+/// Keeps the stored managed fields when a write changes nothing in them but the times, so that the
+/// object need not be stored again.
 pub fn keep_times_if_unchanged(live: &Value, new: &mut Value) {
     let (Some(old), Some(now)) = (managed_fields(live), managed_fields(new)) else { return };
     let without_time = |list: &Value| -> Option<Vec<Map<String, Value>>> {
@@ -245,7 +248,7 @@ pub fn keep_times_if_unchanged(live: &Value, new: &mut Value) {
             entry.remove("time");
             out.push(entry);
         }
-        // Times decide the order.
+        // The times affect the order, so the entries are sorted without them.
         out.sort_by_cached_key(|e| Value::Object(e.clone()).to_string());
         Some(out)
     };
@@ -279,7 +282,7 @@ fn check_kind(write: &Write<'_>, config: &Value) -> Result<(), Box<Status>> {
     )))
 }
 
-/// `namespace/name; group/version, Kind=kind` of the configuration.
+/// The configuration's name in errors: `namespace/name; group/version, Kind=kind`.
 fn named(write: &Write<'_>, config: &Value) -> String {
     let meta = |name: &str| {
         config.get("metadata").and_then(|m| m.get(name)).and_then(Value::as_str).unwrap_or_default()
@@ -290,7 +293,7 @@ fn named(write: &Write<'_>, config: &Value) -> String {
     format!("{}/{}; {version}, Kind={}", meta("namespace"), meta("name"), gvk.kind)
 }
 
-/// One attempt to apply.
+/// Applies a configuration once; the error contains the conflicts.
 fn attempt(
     write: &Write<'_>,
     live: Option<&Value>,
@@ -334,7 +337,8 @@ fn attempt(
     if live.as_ref() != Some(&object) {
         mine.time = Some(write.now.to_owned());
     }
-    // What lost its last member is null here; a custom resource's nulls are its schema's business.
+    // A container that has lost its last member is null here. For custom resources, their schema
+    // determines how nulls are handled.
     if !write.custom {
         typed::drop_nulls(schema, root, &mut object);
     }
@@ -351,7 +355,8 @@ fn attempt(
     Ok(object)
 }
 
-/// Removes what this manager applied before, no longer applies, and no other manager owns.
+/// Removes the fields that this manager applied before and no longer applies, unless another
+/// manager owns them.
 fn prune(
     write: &Write<'_>,
     merged: Value,
@@ -376,7 +381,8 @@ fn prune(
     typed::remove(schema, root, &merged, &gone)
 }
 
-/// Takes from the others what changed; without force that is a conflict.
+/// Removes the changed fields from the entries of other managers. Without `force`, such a field is
+/// a conflict.
 fn release(
     write: &Write<'_>,
     live: &Value,
@@ -443,7 +449,7 @@ fn conflict_status(conflicts: &[Conflict]) -> Box<Status> {
     Box::new(status)
 }
 
-/// Fields that client-side apply set and that still have its values; `None` without a usable
+/// Fields that client-side apply set and whose values are unchanged; `None` without a valid
 /// annotation.
 fn from_last_applied(write: &Write<'_>, live: &Value) -> Option<Set> {
     let text = live.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
@@ -463,7 +469,7 @@ fn from_last_applied(write: &Write<'_>, live: &Value) -> Option<Set> {
     )
 }
 
-/// Keeps the annotation of client-side apply in step, where there is one.
+/// Updates the annotation of client-side apply if the object has one.
 fn renew_last_applied(object: &mut Value, config: &Value) {
     let Some(annotations) = object
         .get_mut("metadata")
@@ -483,7 +489,7 @@ fn renew_last_applied(object: &mut Value, config: &Value) {
     {
         own.remove(LAST_APPLIED);
     }
-    // Go's encoder escapes what HTML could take for markup and ends the document with a newline.
+    // Go's encoder escapes characters with a meaning in HTML and ends the document with a newline.
     let mut text = String::new();
     for c in config.to_string().chars() {
         match c {

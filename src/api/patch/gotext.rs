@@ -4,7 +4,7 @@ use serde_json::{Number, Value};
 
 use crate::field::go_quote;
 
-/// `%v`: `map[a:1 b:[x y]]`.
+/// The format `%v`: `map[a:1 b:[x y]]`.
 pub fn v(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
@@ -19,7 +19,7 @@ pub fn v(value: &Value) -> String {
     }
 }
 
-/// `%s`, which marks what is no text: `%!s(int64=1)`.
+/// The format `%s`, which marks values other than strings: `%!s(int64=1)`.
 pub(super) fn s(value: &Value) -> String {
     match value {
         Value::Null => "%!s(<nil>)".into(),
@@ -33,7 +33,7 @@ pub(super) fn s(value: &Value) -> String {
     }
 }
 
-/// `%#v`: `map[string]interface {}{"a":1}`.
+/// The format `%#v`: `map[string]interface {}{"a":1}`.
 pub(super) fn sharp(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".into(),
@@ -52,7 +52,7 @@ pub(super) fn sharp(value: &Value) -> String {
     }
 }
 
-/// `%T` of a decoded value.
+/// The format `%T` of a decoded value.
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -65,7 +65,7 @@ pub fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// What `encoding/json` calls a value's type when it does not fit.
+/// The name of a value's type in the errors of `encoding/json` about a value of a wrong type.
 pub(super) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

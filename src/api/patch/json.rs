@@ -1,8 +1,8 @@
-//! RFC 6902 JSON Patch and RFC 7386 merge patch with the latitude and the limits of upstream's
+//! RFC 6902 JSON Patch and RFC 7386 merge patch, with the deviations and the limits of upstream's
 //! implementation.
 //!
-//! Upstream's library accepts negative array indices, bounds the bytes that `copy` produces and
-//! keeps nulls that stand in arrays; the crates for both RFCs do not, hence our own few lines.
+//! Upstream's library accepts negative array indices, limits the bytes that `copy` produces and
+//! keeps nulls in arrays. The crates for both RFCs do not, so this module implements the patches.
 
 use serde_json::{Map, Value};
 
@@ -13,8 +13,8 @@ use crate::Status;
 /// Applies a decoded JSON patch.
 ///
 /// # Errors
-/// 400 when the patch is no list of objects, 413 above [`MAX_JSON_PATCH_OPERATIONS`], 422 when it
-/// does not apply.
+/// 400 when the patch is not a list of objects, 413 above [`MAX_JSON_PATCH_OPERATIONS`], 422 when
+/// it does not apply.
 pub fn json_patch(mut document: Value, patch: &Value) -> Result<Value, Box<Status>> {
     let wrong = |what: &Value| {
         bad_request(format!(
@@ -56,7 +56,8 @@ pub fn json_patch(mut document: Value, patch: &Value) -> Result<Value, Box<Statu
     Ok(document)
 }
 
-/// What strict field validation says about a patch: members of its operations that mean nothing.
+/// The errors of strict field validation for a patch: members of its operations that have no
+/// effect.
 pub fn json_patch_strict_errors(patch: &Value) -> Vec<String> {
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut out = Vec::new();
@@ -70,7 +71,7 @@ pub fn json_patch_strict_errors(patch: &Value) -> Vec<String> {
     out
 }
 
-/// One operation; `None` when it does not apply.
+/// Applies one operation; `None` when it does not apply.
 pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let value = || operation.get("value").cloned().unwrap_or(Value::Null);
@@ -83,8 +84,7 @@ pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) 
             (value.is_object() || value.is_array()).then(|| *document = value)
         }
         "replace" => {
-            // An absent member of an object is set without complaint: upstream's library finds
-            // nothing wrong with it.
+            // Upstream's library sets an absent member of an object without an error.
             match locate(document, path)? {
                 (Value::Object(map), key) => drop(map.insert(key, value())),
                 (Value::Array(list), key) => {
@@ -134,7 +134,7 @@ pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) 
     }
 }
 
-/// The container that holds the last element of a pointer, and that element.
+/// The container of the value that a JSON pointer references, and the pointer's last element.
 pub(super) fn locate<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let (parents, last) = path.rsplit_once('/')?;
     let mut here = document;
@@ -181,7 +181,7 @@ fn remove(document: &mut Value, path: &str) -> Option<Value> {
     }
 }
 
-/// An array index; a negative one counts from the end of `len` places.
+/// Parses an array index; a negative index counts from the end of an array of `len` elements.
 fn index(text: &str, len: usize) -> Option<usize> {
     let at: i64 = text.parse().ok()?;
     match usize::try_from(at) {
@@ -197,7 +197,7 @@ fn unescape(part: &str) -> String {
 /// Applies a decoded merge patch.
 ///
 /// # Errors
-/// 400 when the patch is no object.
+/// 400 when the patch is not an object.
 pub fn merge_patch(document: Value, patch: Value) -> Result<Value, Box<Status>> {
     match (document, patch) {
         (Value::Object(mut document), Value::Object(patch)) => {
@@ -222,7 +222,7 @@ fn merge(document: &mut Map<String, Value>, patch: Map<String, Value>) {
         }
         match (document.get_mut(&key), value) {
             (Some(Value::Object(have)), Value::Object(want)) => merge(have, want),
-            // Upstream leaves nulls in place when something that is no object replaces an object.
+            // Upstream keeps nulls in a value that is not an object and that replaces an object.
             (Some(slot @ Value::Object(_)), want) => *slot = want,
             (_, want) => {
                 value = want;
@@ -233,7 +233,7 @@ fn merge(document: &mut Map<String, Value>, patch: Map<String, Value>) {
     }
 }
 
-/// Drops members that are null, also inside of arrays; null elements of arrays stay.
+/// Removes null members of objects, including objects in arrays; null elements of arrays are kept.
 fn prune_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -299,7 +299,7 @@ mod tests {
             "{}",
             e.message
         );
-        // Doubling by copy is stopped at the limit of a request body.
+        // The limit of a request body applies to the total size of copied values.
         let mut bomb = vec![json!({"op":"add","path":"/a","value":"x".repeat(1000)})];
         bomb.extend((0..40).map(|_| json!({"op":"copy","from":"","path":"/a"})).take(0));
         bomb.extend((0..9000).map(|i| json!({"op":"copy","from":"/a","path":format!("/b{i}")})));

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: reading, writing, upstream's order and the cap on old updates.
+//! `metadata.managedFields`: decoding, encoding, upstream's order and the limit on update entries.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use serde_json::{Map, Value};
 
 use crate::fields::{FieldsError, Set};
 
-/// Entries of updates that are kept apart; older ones are merged (upstream's
+/// Number of update entries above which the oldest ones are merged (upstream's
 /// `DefaultMaxUpdateManagers`).
 const MAX_UPDATE_MANAGERS: usize = 10;
-/// The manager that gets the merged entries.
+/// The manager that owns the merged entries.
 const ANCIENT: &str = "ancient-changes";
 
-/// How a manager owns its fields.
+/// The operation through which a manager owns its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Operation {
     Apply,
     Update,
 }
 
-/// One manager's entry.
+/// One entry of `managedFields`.
 #[derive(Debug, Clone)]
 pub(super) struct ManagedFieldsEntry {
     pub manager: String,
@@ -27,7 +27,7 @@ pub(super) struct ManagedFieldsEntry {
     pub api_version: String,
     pub subresource: String,
     pub time: Option<String>,
-    /// FieldsV1 as stored, until the set is read.
+    /// The stored FieldsV1, until the set is decoded.
     raw: Value,
     set: Option<Set>,
 }
@@ -52,7 +52,8 @@ impl ManagedFieldsEntry {
         }
     }
 
-    /// Same manager: appliers are one whatever their version, updaters one per version.
+    /// Whether both entries belong to the same manager. `Apply` entries match in all versions,
+    /// `Update` entries only in the same version.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.manager == other.manager
             && self.operation == other.operation
@@ -60,13 +61,14 @@ impl ManagedFieldsEntry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// What [`ManagedFieldsEntry::is_same`] compares, to look an entry up by.
+    /// The values that [`ManagedFieldsEntry::is_same`] compares, as the key of a map.
     fn identity(&self) -> (String, Operation, String, Option<String>) {
         let version = (self.operation == Operation::Update).then(|| self.api_version.clone());
         (self.manager.clone(), self.operation, self.subresource.clone(), version)
     }
 
-    /// As upstream names it in conflicts: `"a" with subresource "status" using apps/v1`.
+    /// The manager in the form of upstream's conflict messages: `"a" with subresource "status"
+    /// using apps/v1`.
     pub(super) fn show(&self) -> String {
         let mut text = crate::field::go_quote(&self.manager);
         if !self.subresource.is_empty() {
@@ -81,7 +83,7 @@ impl ManagedFieldsEntry {
         text
     }
 
-    /// Whether the entry owns one of these fields; reads nothing.
+    /// Whether the entry owns one of these fields; the stored set is not decoded.
     pub(super) fn overlaps(&self, set: &Set) -> bool {
         match &self.set {
             Some(own) => own.overlaps(set),
@@ -89,7 +91,8 @@ impl ManagedFieldsEntry {
         }
     }
 
-    /// The owned fields. What cannot be read was refused by [`decode`] already.
+    /// The owned fields, decoded at the first call. An invalid set, which [`decode`] rejects, is
+    /// empty.
     pub(super) fn set(&mut self) -> &mut Set {
         let raw = &self.raw;
         self.set.get_or_insert_with(|| Set::from_fields_v1(raw).unwrap_or_default())
@@ -123,7 +126,7 @@ impl ManagedFieldsEntry {
     }
 }
 
-/// A client asks for a reset: an empty list, or a list of one empty entry.
+/// Whether a client requests a reset: with an empty list, or a list of one empty entry.
 pub(super) fn is_reset(value: Option<&Value>) -> bool {
     match value.and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => true,
@@ -139,7 +142,7 @@ pub enum ManagedFieldsError {
     /// `managedFields` is neither a list nor null.
     #[error("managedFields must be a list")]
     NotAList,
-    /// Another operation.
+    /// The operation is neither `Apply` nor `Update`.
     #[error("operation must be `Apply` or `Update`")]
     Operation,
     /// `apiVersion` is empty.
@@ -164,11 +167,11 @@ pub enum ManagedFieldsError {
     Fields(#[from] FieldsError),
 }
 
-/// Reads the entries; `check` reads their fields, too.
+/// Decodes the entries; `check` decodes their fields as well.
 ///
 /// # Errors
 ///
-/// The first invalid entry.
+/// The error of the first invalid entry.
 pub(super) fn decode(
     value: Option<Value>,
     check: bool,
@@ -214,7 +217,7 @@ pub(super) fn decode(
         };
         let entry =
             ManagedFieldsEntry { manager, operation, api_version, subresource, time, raw, set };
-        // The later one of two entries of one manager takes precedence.
+        // The later one of two entries of the same manager takes precedence.
         let at = *places.entry(entry.identity()).or_insert(out.len());
         match out.get_mut(at) {
             Some(have) => *have = entry,
@@ -224,7 +227,7 @@ pub(super) fn decode(
     Ok(out)
 }
 
-/// Writes the entries in upstream's order; `None` when there are none.
+/// Encodes the entries in upstream's order; `None` when there are no entries.
 pub(super) fn encode(mut entries: Vec<ManagedFieldsEntry>) -> Option<Value> {
     if entries.len() > 1 {
         entries.sort_by_cached_key(|e| {
@@ -241,7 +244,8 @@ pub(super) fn encode(mut entries: Vec<ManagedFieldsEntry>) -> Option<Value> {
         .then(|| Value::Array(entries.into_iter().map(ManagedFieldsEntry::encode).collect()))
 }
 
-/// Merges the oldest updates of a version until no more than ten are left.
+/// Merges the oldest update entries with others of the same version until at most
+/// [`MAX_UPDATE_MANAGERS`] update entries are left.
 pub(super) fn cap(entries: &mut Vec<ManagedFieldsEntry>) {
     let mut updates: Vec<(i64, ManagedFieldsEntry)> = Vec::new();
     if entries.iter().filter(|e| e.operation == Operation::Update).count() <= MAX_UPDATE_MANAGERS {
@@ -262,10 +266,10 @@ pub(super) fn cap(entries: &mut Vec<ManagedFieldsEntry>) {
     });
     let mut left = updates.len();
     let mut out: Vec<ManagedFieldsEntry> = Vec::with_capacity(left);
-    // The first entry of each version, and the sets that are merged into it once all are known.
+    // For each version its first entry, and the sets to merge into that entry after the loop.
     let mut buckets: HashMap<String, (usize, Vec<Set>)> = HashMap::new();
     for (_, mut entry) in updates {
-        // The first of a version becomes the bucket as soon as a second one is to be merged.
+        // The first entry of a version becomes the bucket when a second entry has to be merged.
         let bucket = (left > MAX_UPDATE_MANAGERS)
             .then(|| buckets.get_mut(&entry.api_version))
             .flatten()

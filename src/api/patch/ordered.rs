@@ -1,6 +1,7 @@
-//! What a JSON or merge patch makes, as text: upstream's refusal of it shows the patched document
-//! with its members in the order that Go's structures have, but sorted wherever the patch went (the
-//! patch library reads those objects as maps; what it does not touch stays text).
+//! The text of a document after a JSON patch or merge patch. Upstream's error about an invalid
+//! result contains the patched document: its members have the order of the fields of Go's structs,
+//! but are sorted in the objects that the patch traverses, since the patch library decodes these
+//! objects as maps and keeps the text of all others.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +12,10 @@ use serde_json::value::RawValue;
 use crate::field::escape_html;
 use crate::schema::{Schema, Shape, TypeId};
 
-/// Deepest document that is shown in order.
+/// Deepest nesting of a document that is ordered.
 const DEPTH_MAX: usize = 128;
 
-/// A document whose objects have an order; leaves are their text.
+/// A document whose objects have an order; leaves contain their text.
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
     Leaf(String),
@@ -22,7 +23,7 @@ enum Node {
     Map(Vec<(String, Node)>),
 }
 
-/// The text of `old` after a merge patch; `None` when the patch is not to be read.
+/// The text of `old` after a merge patch; `None` when the patch cannot be parsed.
 pub fn merged(schema: &Schema, ty: Option<TypeId>, old: &Value, patch: &[u8]) -> Option<String> {
     let mut node = typed(schema, ty, old);
     let patch = parse(std::str::from_utf8(patch).ok()?, DEPTH_MAX)?;
@@ -31,7 +32,7 @@ pub fn merged(schema: &Schema, ty: Option<TypeId>, old: &Value, patch: &[u8]) ->
     Some(node.text())
 }
 
-/// The text of `old` after a JSON patch; `None` when an operation cannot be followed.
+/// The text of `old` after a JSON patch; `None` when an operation does not apply.
 pub fn patched(schema: &Schema, ty: Option<TypeId>, old: &Value, patch: &[u8]) -> Option<String> {
     let mut node = typed(schema, ty, old);
     let Node::List(operations) = parse(std::str::from_utf8(patch).ok()?, DEPTH_MAX)? else {
@@ -79,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Read as a map by the patch library.
+    /// Sorts the members of an object, which the patch library decodes as a map.
     fn sort(&mut self) {
         if let Self::Map(map) = self {
             map.sort_by(|a, b| a.0.cmp(&b.0));
@@ -95,7 +96,8 @@ impl Node {
         }
     }
 
-    /// A new value of a merge patch: without what is null, and read as maps all the way.
+    /// Prepares a new value of a merge patch: removes null members and sorts the members at all
+    /// levels.
     fn prune(&mut self) {
         self.sort();
         match self {
@@ -155,7 +157,7 @@ impl Node {
     }
 }
 
-/// `depth` bounds what is read; the body's own limit has been met before.
+/// Parses a document of at most `depth` levels; the size limit of the request body applies earlier.
 fn parse(text: &str, depth: usize) -> Option<Node> {
     let depth = depth.checked_sub(1)?;
     match text.trim_start().bytes().next()? {
@@ -167,7 +169,8 @@ fn parse(text: &str, depth: usize) -> Option<Node> {
             for (key, raw) in members {
                 let value = parse(raw.get(), depth)?;
                 match places.get(&key).and_then(|at| map.get_mut(*at)) {
-                    // Of repeated members the last counts, where the first stands.
+                    // The last of several members with the same name sets the value, the first one
+                    // the position.
                     Some((_, there)) => *there = value,
                     None => {
                         places.insert(key.clone(), map.len());
@@ -186,7 +189,7 @@ fn parse(text: &str, depth: usize) -> Option<Node> {
     }
 }
 
-/// The members of an object in their order.
+/// Decodes the members of an object in their order.
 struct Members;
 
 impl<'de> Visitor<'de> for Members {
@@ -215,7 +218,7 @@ fn typed(schema: &Schema, ty: Option<TypeId>, value: &Value) -> Node {
             let mut members: Vec<(String, Node)> = map.iter().map(member).collect();
             if let Some(ty) = ty {
                 let ty = schema.get(ty);
-                // Kind and version are embedded first, and not in the table.
+                // Go's structs embed `kind` and `apiVersion` first, and the table omits them.
                 let place = |key: &str| match (ty.position(key), key) {
                     (None, "kind") => 0,
                     (None, "apiVersion") => 1,
@@ -269,7 +272,7 @@ fn merge(map: &mut Vec<(String, Node)>, patch: Vec<(String, Node)>) {
     *map = members.into_iter().collect();
 }
 
-/// A string member of an operation.
+/// The value of a string member of an operation.
 fn word(operation: &Node, name: &str) -> Option<String> {
     let Node::Map(map) = operation else { return None };
     match map.iter().find(|(key, _)| key == name) {
@@ -278,7 +281,8 @@ fn word(operation: &Node, name: &str) -> Option<String> {
     }
 }
 
-/// The parent of what a pointer names, whose objects on the way are read as maps, and the last key.
+/// The parent of the value that a pointer references, and the last key. Sorts the objects on the
+/// path, which the patch library decodes as maps.
 fn parent<'a>(root: &'a mut Node, pointer: &str) -> Option<(&'a mut Node, String)> {
     let plain = |part: &str| part.replace("~1", "/").replace("~0", "~");
     let (steps, last) = pointer.rsplit_once('/')?;
@@ -340,7 +344,7 @@ mod tests {
             "status": {"loadBalancer": {}}})
     }
 
-    /// From answers of kube-apiserver 1.37.1.
+    /// Recorded answers of kube-apiserver 1.37.1.
     #[test]
     fn untouched_objects_keep_the_order_of_their_structure() {
         let schema = Schema::builtin();

@@ -1,5 +1,5 @@
-//! What mutating admission policies make of an object: an apply configuration merged into it, or a
-//! JSON patch with upstream's reasons (upstream's `policy/mutating/patch`).
+//! Patches of mutating admission policies: the merge of an apply configuration into an object, and
+//! JSON Patch with upstream's error texts (upstream's `policy/mutating/patch`).
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub enum MergeError {
     /// The configuration does not fit the schema.
     #[error("failed to convert patch object to typed object: {0}")]
     Configuration(#[source] InvalidObject),
-    /// The configuration sets values that are replaced as a whole.
+    /// The configuration sets values that can only be replaced as a whole.
     #[error(
         "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}",
         .paths.join(", ")
@@ -28,11 +28,11 @@ pub enum MergeError {
     Original(#[source] InvalidObject),
 }
 
-/// Merges an apply configuration into an object; it changes no ownership of fields.
+/// Merges an apply configuration into an object; the ownership of fields does not change.
 ///
 /// # Errors
-/// Upstream's sentence when the configuration does not fit the schema, or changes something that is
-/// only replaced as a whole.
+/// Upstream's error when the configuration does not match the schema, or sets a value that can only
+/// be replaced as a whole.
 pub fn merge_configuration(
     schema: &Schema,
     ty: TypeId,
@@ -50,7 +50,7 @@ pub fn merge_configuration(
     Ok(typed::merge(schema, root, live, configuration))
 }
 
-/// Paths of maps, structs and lists in a value that are replaced as a whole.
+/// Paths of maps, structs and lists in a value that can only be replaced as a whole.
 fn find_atomics(
     schema: &Schema,
     ty: Ty<'_>,
@@ -64,7 +64,7 @@ fn find_atomics(
             if ty.atomic {
                 found.push(path.clone());
             }
-            // Only declared fields are looked into, not members of maps.
+            // Only declared fields are inspected, not members of maps.
             let Kind::Struct(id) = ty.kind else { return };
             for (name, value) in map {
                 if let Some(field) = schema.get(id).field(name) {
@@ -99,7 +99,7 @@ pub struct JsonPatchError(String);
 ///
 /// # Errors
 ///
-/// The first operation that does not apply.
+/// The error of the first operation that does not apply.
 pub fn json_patch_explained(
     mut document: Value,
     operations: &[Value],
@@ -117,13 +117,14 @@ pub fn json_patch_explained(
     Ok(Some(document))
 }
 
-/// The container that a path leads to, as the length of a list, and the last part of the path.
+/// The length of the list that contains the value at a path (`None` for an object), and the last
+/// element of the path.
 fn at(document: &mut Value, path: &str) -> Option<(Option<usize>, String)> {
     let (container, key) = locate(document, path)?;
     Some((container.as_array().map(Vec::len), key))
 }
 
-/// Why a path does not lead to a value inside of its container.
+/// Why a path does not reference a value in its container.
 fn inside(document: &mut Value, path: &str) -> String {
     match at(document, path) {
         Some((None, key)) => format!("Unable to remove nonexistent key: {key}: missing value"),
@@ -142,7 +143,7 @@ fn inside(document: &mut Value, path: &str) -> String {
     }
 }
 
-/// Why an operation does not apply; none of a test that found another value.
+/// Why an operation does not apply; `None` for a test that finds a different value.
 fn explain(document: &mut Value, operation: &Value) -> Option<String> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, path, from) = (text("op"), text("path"), text("from"));
@@ -210,7 +211,7 @@ mod tests {
         merge_configuration(&schema, ty, live, configuration)
     }
 
-    /// Rows of upstream's `smd_test.go`.
+    /// Cases of upstream's `smd_test.go`.
     #[test]
     fn configurations_are_merged_by_the_schema() {
         let head =
@@ -255,7 +256,7 @@ mod tests {
         );
     }
 
-    /// Sentences of `gopkg.in/evanphx/json-patch.v4`.
+    /// Error texts of `gopkg.in/evanphx/json-patch.v4`.
     #[test]
     fn errors_of_operations_have_the_texts_of_the_library() {
         let document = json!({"spec": {"replicas": 1, "list": [1]}});
@@ -279,7 +280,7 @@ mod tests {
             why(json!({"op": "add", "path": "/none/x", "value": 1})),
             "add operation does not apply: doc is missing path: \"/none/x\": missing value"
         );
-        // The library's maps answer with nothing for a key that they lack, and say of it no error.
+        // The library's maps return nil for an absent key, without an error.
         assert_eq!(
             patch(json!([{"op": "replace", "path": "/spec/none", "value": 1}])),
             Ok(Some(json!({"spec": {"replicas": 1, "list": [1], "none": 1}})))

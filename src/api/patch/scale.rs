@@ -1,5 +1,5 @@
-//! Managed fields between a resource and its `scale` subresource, which shows the owner of the
-//! replica count.
+//! Conversion of managed fields between a resource and its `scale` subresource, whose managed
+//! fields contain the owner of the replica count.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::fields::{Element, Set};
 /// API version of a Scale.
 const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Where each version of the resource has its replica count, such as `("apps/v1", &["spec",
+/// The path of the replica count in each version of the resource, such as `("apps/v1", &["spec",
 /// "replicas"])`.
 pub type ReplicasPaths<'a> = [(&'a str, &'a [&'a str])];
 
@@ -40,11 +40,10 @@ fn with(entry: &ManagedFieldsEntry, version: &str, path: Vec<Element>) -> Manage
     out
 }
 
-/// Managed fields of the Scale that belongs to a resource with these managed fields; `None` when
-/// no manager owns the count.
+/// Returns the managed fields of a resource's Scale; `None` when no manager owns the replica count.
 ///
 /// # Errors
-/// When the managed fields cannot be read.
+/// The managed fields are invalid.
 pub fn to_scale(
     resource: Option<&Value>,
     paths: &ReplicasPaths<'_>,
@@ -60,11 +59,11 @@ pub fn to_scale(
     Ok(managed::encode(out))
 }
 
-/// Managed fields of the resource after a write of its Scale; `version` is the resource's API
-/// version.
+/// Returns the managed fields of the resource after a write of its Scale; `version` is the
+/// resource's API version.
 ///
 /// # Errors
-/// When either managed fields cannot be read.
+/// The managed fields of the resource or of the Scale are invalid.
 pub fn to_resource(
     resource: Option<&Value>,
     scale: Option<&Value>,
@@ -82,7 +81,7 @@ pub fn to_resource(
             out.push(entry);
             continue;
         };
-        // An updater is known in the Scale by the Scale's version.
+        // In the Scale, an `Update` entry has the API version of the Scale.
         let same = |s: &ManagedFieldsEntry| {
             s.manager == entry.manager
                 && s.operation == entry.operation
@@ -150,12 +149,12 @@ mod tests {
                 &json!({"f:spec":{"f:replicas":{}}})
             )]))
         );
-        // Unchanged: the entry stays whole.
+        // The count is unchanged, so the entry keeps all of its fields.
         assert_eq!(
             to_resource(Some(&resource), scale.as_ref(), "apps/v1", PATHS).unwrap(),
             Some(resource.clone())
         );
-        // Another manager took the count over.
+        // Another manager acquires the replica count.
         let hpa =
             json!([entry("hpa", "Update", "autoscaling/v1", &json!({"f:spec":{"f:replicas":{}}}))]);
         let want = json!([

@@ -1,5 +1,5 @@
-//! Strategic merge patch: merge patch that knows from the schema which lists are merged, by which
-//! key.
+//! Strategic merge patch: a merge patch in which the schema specifies the lists that are merged and
+//! their merge keys.
 
 mod lists;
 
@@ -24,8 +24,8 @@ type Merged<T> = Result<T, Box<Status>>;
 /// Applies a decoded strategic merge patch to an object of type `ty`.
 ///
 /// # Errors
-/// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for the
-/// rest (such as a list element without its merge key).
+/// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for all
+/// other errors (such as a list element without its merge key).
 pub fn strategic(
     schema: &Schema,
     ty: TypeId,
@@ -45,7 +45,7 @@ pub fn strategic(
     Merger { schema }.merge_map(live, patch, Meta::Struct(ty)).map(Value::Object)
 }
 
-/// What the schema says about where we are.
+/// The schema of the current value.
 #[derive(Clone, Copy)]
 enum Meta<'a> {
     Struct(TypeId),
@@ -56,7 +56,7 @@ struct Merger<'a> {
     schema: &'a Schema,
 }
 
-/// Go's name of a shape's kind, for messages.
+/// Go's name of the kind of a shape, for errors.
 fn go_kind(shape: &Shape) -> &'static str {
     match shape {
         Shape::String => "string",
@@ -79,7 +79,7 @@ fn no_merge_key(map: &Object, key: &str) -> Box<Status> {
 }
 
 fn expected(what: &str, got: &Value) -> Box<Status> {
-    // The type of nothing has no text in Go.
+    // Go prints the type of nil as `%!s(<nil>)`.
     let type_name = if got.is_null() { "%!s(<nil>)" } else { gotext::type_name(got) };
     plain(format!("expected a {what}, but received a {type_name}"))
 }
@@ -100,7 +100,7 @@ impl<'a> Merger<'a> {
             }
         };
         let ty = self.schema.get(id);
-        // Go's lookup falls back to any case.
+        // Go's field lookup is case-insensitive if no name matches exactly.
         ty.field(key)
             .or_else(|| ty.fields.iter().find(|f| f.json.eq_ignore_ascii_case(key)))
             .ok_or_else(|| {
@@ -112,15 +112,15 @@ impl<'a> Merger<'a> {
             })
     }
 
-    /// Whether a map is replaced (`patchStrategy: replace`), which one field of all stable types
-    /// says.
+    /// Whether a map is replaced (`patchStrategy: replace`). Only one field of the stable types
+    /// declares this.
     fn replaced(&self, meta: Meta<'a>, key: &str) -> bool {
         let (Meta::Struct(id) | Meta::Shape(&Shape::Struct(id))) = meta else { return false };
         key == "selector"
             && &*self.schema.get(id).name == "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
     }
 
-    /// The field and the shape of its elements.
+    /// The field of a list and the schema of the list's elements.
     fn list_field(&self, meta: Meta<'a>, key: &str) -> Merged<(&'a Field, Meta<'a>)> {
         let field = self.field(meta, key)?;
         match &field.shape {
@@ -229,8 +229,8 @@ impl<'a> Merger<'a> {
         let (live, patch) = apply_element_directives(live, patch, key)?;
         let server_order: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
         let mut merged = live;
-        // Positions by the value of the merge key, in ascending order: the first one is merged
-        // into.
+        // Positions by the value of the merge key, in ascending order. A patch element is merged
+        // into the first one.
         let mut places: HashMap<Value, VecDeque<usize>> = HashMap::new();
         for (at, item) in merged.iter().enumerate() {
             if let Some(value) = item.get(key) {
@@ -248,7 +248,7 @@ impl<'a> Merger<'a> {
                     if let Value::Object(have) = slot.take() {
                         *slot = Value::Object(self.merge_map(have, item, element)?);
                     }
-                    // A null for the merge key removes it: this item is not found again.
+                    // A null removes the merge key, so later elements do not match this item.
                     if slot.get(key) != Some(&wanted) {
                         place.pop_front();
                     }
@@ -262,7 +262,7 @@ impl<'a> Merger<'a> {
         order(merged, &patch_order, &server_order, key)
     }
 
-    /// Handles `$setElementOrder/<list>` together with the lists of the same name.
+    /// Applies `$setElementOrder/<list>` together with the lists of the same name.
     fn apply_orders(
         &self,
         original: &mut Object,
@@ -293,7 +293,7 @@ impl<'a> Merger<'a> {
                 }
                 (None, None) => continue,
             };
-            // Upstream cannot order lists without any element.
+            // Upstream returns an error when it orders lists without any element.
             if server_order.is_empty() && patched.is_empty() {
                 return Err(plain("no elements in any of the given slices"));
             }
@@ -302,7 +302,8 @@ impl<'a> Merger<'a> {
                 server_order = order_after_merge(&server_order, &patched, key);
             }
             patch.remove(&name);
-            // Upstream looks each item up in the order, and fails at what is no map before it.
+            // Upstream searches the order for each item and fails at the first element that is not
+            // a map, unless the item precedes it.
             let not_map = order_list.iter().position(|item| !item.is_object());
             let before: HashSet<&Value> = order_list
                 .iter()
@@ -335,7 +336,7 @@ fn as_list(value: &Value) -> Merged<&Vec<Value>> {
     value.as_array().ok_or_else(|| expected(GO_LIST, value))
 }
 
-/// The part behind the prefix of a parallel list.
+/// The part after the prefix in the name of a parallel list.
 fn list_name(key: &str, prefix: &str) -> Merged<String> {
     match key.split_once('/') {
         Some((p, name)) if p == prefix => Ok(name.to_owned()),
@@ -359,7 +360,7 @@ fn apply_retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
     Ok(())
 }
 
-/// Go compares the dynamic types: integers and floats differ.
+/// Whether both values have the same dynamic type in Go, where integers and floats differ.
 fn same_type(a: &Value, b: &Value) -> bool {
     gotext::type_name(a) == gotext::type_name(b)
 }
@@ -375,7 +376,8 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// The value without elements and members that are directives; `None` when it is one itself.
+/// Removes elements and members that are directives from a value; `None` when the value itself is
+/// one.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,
@@ -389,7 +391,7 @@ fn without_directives(value: Value) -> Option<Value> {
     }
 }
 
-/// Whether the elements of both lists are maps; all must be of one type.
+/// Whether the elements of both lists are maps. All elements must have the same type.
 fn elements_are_maps(live: &[Value], patch: &[Value]) -> Merged<bool> {
     let mut all = live.iter().chain(patch);
     let Some(first) = all.next() else { return Ok(false) };
@@ -403,7 +405,7 @@ fn elements_are_maps(live: &[Value], patch: &[Value]) -> Merged<bool> {
     Ok(first.is_object())
 }
 
-/// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both
+/// Applies the elements that are directives (`$patch: delete`, `$patch: replace`) and returns both
 /// lists without them.
 fn apply_element_directives(
     mut live: Vec<Value>,
@@ -433,7 +435,7 @@ fn apply_element_directives(
     Ok(if replace { (rest, Vec::new()) } else { (live, rest) })
 }
 
-/// The order must name every element of the patch, in the patch's order.
+/// Checks that the order contains every element of the patch, in the patch's order.
 fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
     if patch.is_empty() || order_list.is_empty() {
         return Ok(());
@@ -455,7 +457,7 @@ fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
             wanted.next();
         }
     }
-    // A directive behind the last ordered element counts as unordered, as it does upstream.
+    // As in upstream, a directive after the last ordered element counts as unordered.
     if wanted.peek().is_some() {
         let show = |list: &[Value]| gotext::v(&Value::Array(list.to_vec()));
         let text = format!(

@@ -1,5 +1,5 @@
-//! Values with their schema: validation, field sets, comparison, merge and removal, as structured
-//! merge and diff has them.
+//! Operations on values with a schema, as structured-merge-diff defines them: validation, field
+//! sets, comparison, merge and removal.
 
 mod compare;
 mod merge;
@@ -17,18 +17,18 @@ pub(super) use validate::{field_set, validate};
 use crate::fields::{Element, Set};
 use crate::schema::{Field, ListType, Schema, Shape, TypeId};
 
-/// What the schema says about one value.
+/// The schema of one value.
 #[derive(Clone, Copy)]
 pub(super) enum Kind<'a> {
     Struct(TypeId),
     Map(&'a Shape),
     List(&'a Shape, &'a ListType),
     Scalar(Scalar),
-    /// No schema: maps are granular, the rest is replaced.
+    /// No schema: maps are granular, all other values are replaced as a whole.
     Deduced,
 }
 
-/// Scalars that validation tells apart.
+/// The types of scalars that validation distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scalar {
     String,
@@ -37,7 +37,7 @@ pub(super) enum Scalar {
     Any,
 }
 
-/// A kind, and whether it is replaced as a whole.
+/// A kind, and whether the value is replaced as a whole.
 #[derive(Clone, Copy)]
 pub(super) struct Ty<'a> {
     pub kind: Kind<'a>,
@@ -48,7 +48,7 @@ static ATOMIC_LIST: ListType = ListType::Atomic;
 
 pub(super) const DEDUCED: Ty<'static> = Ty { kind: Kind::Deduced, atomic: false };
 
-/// The root of an object.
+/// The type of an object's root.
 pub(super) fn root(schema: &Schema, id: TypeId) -> Ty<'static> {
     Ty { kind: Kind::Struct(id), atomic: schema.get(id).atomic }
 }
@@ -59,9 +59,10 @@ fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: b
         Shape::Int32 | Shape::Int64 | Shape::Double => Kind::Scalar(Scalar::Number),
         Shape::Bool => Kind::Scalar(Scalar::Bool),
         Shape::Quantity | Shape::Time | Shape::MicroTime => Kind::Scalar(Scalar::Any),
-        // A number or a text has no type in the schema: anything goes until it is decoded.
+        // A value that is a number or a string has no type in the schema: validation accepts
+        // anything, and the decoder reports errors.
         Shape::FieldsV1 | Shape::Any | Shape::IntOrString => Kind::Deduced,
-        // Foreign objects and JSON values of several forms are replaced as a whole.
+        // Embedded objects and JSON values of several forms are replaced as a whole.
         Shape::RawExtension
         | Shape::PropsOrBool(_)
         | Shape::PropsOrList(_)
@@ -80,14 +81,14 @@ fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: b
     Ty { kind, atomic }
 }
 
-/// The type of a shape that no field describes further: an element or a value.
+/// The type of a shape without a field: a list's element or a map's value.
 pub(super) fn of_element<'a>(schema: &Schema, shape: &'a Shape) -> Ty<'a> {
     of_shape(schema, shape, &ATOMIC_LIST, false)
 }
 
 pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
     let mut ty = of_shape(schema, &field.shape, &field.list_type, field.atomic);
-    // References are replaced as a whole but for this one (`+structType=granular` in
+    // References are replaced as a whole, except for `claimRef` (`+structType=granular` in
     // `k8s.io/api/core/v1`).
     if let Kind::Struct(id) = ty.kind
         && &*field.json == "claimRef"
@@ -98,8 +99,8 @@ pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
     ty
 }
 
-/// The type of a member of a map or struct, and whether the struct declares it; `None` when nothing
-/// may stand there.
+/// The type of a member of a map or struct, and whether the struct declares it; `None` when the
+/// schema does not allow the member.
 pub(super) fn of_member<'a>(
     schema: &'a Schema,
     kind: Kind<'a>,
@@ -119,15 +120,14 @@ pub(super) fn of_member<'a>(
     }
 }
 
-/// Whether the value, or null, is taken as a map here; upstream prefers map, then scalar, then list
-/// for null.
+/// The form in which a value is processed. For null, upstream prefers map, then scalar, then list.
 pub(super) enum Form<'a> {
     Map(Option<&'a Map<String, Value>>),
     List(Option<&'a Vec<Value>>),
     Leaf,
 }
 
-/// How a value is walked under a kind; a value of another form than its kind's is a leaf.
+/// The form of a value under a kind; a value whose form differs from that of its kind is a leaf.
 pub(super) fn form<'a>(kind: Kind<'_>, value: &'a Value) -> Form<'a> {
     match (kind, value) {
         (Kind::Struct(_) | Kind::Map(_) | Kind::Deduced, Value::Object(map)) => {
@@ -140,7 +140,7 @@ pub(super) fn form<'a>(kind: Kind<'_>, value: &'a Value) -> Form<'a> {
     }
 }
 
-/// An element of a list that cannot be addressed; the texts are those of structured-merge-diff.
+/// An element of a list that has no path element; the texts are those of structured-merge-diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ElementError {
     #[error("invalid indexing of non-associative list")]
@@ -164,10 +164,10 @@ pub(crate) enum ElementError {
     NoKeys { names: Vec<String> },
 }
 
-/// The path element of a list item under a set or an associative list.
+/// The path element of an item of a set or an associative list.
 ///
 /// # Errors
-/// Upstream's text when the item cannot be told apart.
+/// Upstream's error when the item has no key or value that identifies it.
 pub(super) fn item_element(
     schema: &Schema,
     element: &Shape,
@@ -213,8 +213,8 @@ pub(super) fn item_element(
 static NO_TEXT: Value = Value::String(String::new());
 static NO_NUMBER: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::from(0));
 
-/// What counts for a key that an element leaves out: the field's default, which is the zero value
-/// for fields that Go always writes (`kube-openapi/pkg/generators`, `defaultFromComments` and
+/// The value of a key field that an element omits: the field's default, which is the zero value for
+/// fields that Go always encodes (`kube-openapi/pkg/generators`, `defaultFromComments` and
 /// `mustEnforceDefault`).
 fn key_default(field: &Field) -> Option<&Value> {
     if let Some(default) = field.default.as_deref() {
@@ -228,19 +228,19 @@ fn key_default(field: &Field) -> Option<&Value> {
     }
 }
 
-/// The zero value of a Go struct as JSON: what is there before an object is created, so that fields
-/// which are never omitted count as present.
+/// The zero value of a Go struct as JSON. It represents an object before its creation, so that
+/// fields which are never omitted count as present.
 pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
     let mut map = Map::new();
-    // Struct types that hold themselves do so by pointer or list, so this ends; the bound is a
-    // belt.
+    // A struct type contains itself only through a pointer or a list, so the recursion ends; the
+    // limit is an additional safeguard.
     if depth < 32 {
         for field in schema.get(id).fields.iter().filter(|f| !(f.pointer && f.omit_empty)) {
             let value = match &field.shape {
-                // A selector, which is there without a value.
+                // A pointer that Go always encodes, such as a selector, is null.
                 _ if field.pointer => Value::Null,
                 Shape::Struct(inner) => zero(schema, *inner, depth + 1),
-                // To Go a time is never empty.
+                // Go's `omitempty` never omits a time.
                 Shape::Time | Shape::MicroTime if !field.omit_zero => Value::Null,
                 _ if field.omit_empty => continue,
                 Shape::String => Value::from(""),
@@ -256,8 +256,8 @@ pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
     Value::Object(map)
 }
 
-/// Brings a set that was written under an older schema into line: what became atomic is owned as a
-/// whole.
+/// Adapts a set that was written under an older schema: a field that has become atomic is owned as
+/// a whole.
 pub(super) fn reconcile(schema: &Schema, ty: Ty<'_>, set: &Set) -> Set {
     let mut out = Set::new();
     for (element, member, below) in set.iter() {

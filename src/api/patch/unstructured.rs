@@ -1,6 +1,7 @@
-//! A strategic merge patch's outcome as the typed object: what upstream's converter from maps to
-//! structs takes, and says when it does not fit (`apimachinery/pkg/runtime/converter.go`). It
-//! differs from the JSON decoder in its words, and cuts numbers to the width of their field.
+//! Conversion of the result of a strategic merge patch into a typed object, with the errors of
+//! upstream's converter from maps to structs (`apimachinery/pkg/runtime/converter.go`). Unlike the
+//! JSON decoder, the converter has its own error texts and truncates numbers to the width of their
+//! field.
 
 use serde_json::{Map, Number, Value};
 
@@ -8,38 +9,38 @@ use super::gotext;
 use crate::codec::{self, TextError};
 use crate::schema::{Field, Schema, Shape, TypeId};
 
-/// A value that does not fit its type; the texts are those of apimachinery's
+/// A value that does not match its type; the texts are those of apimachinery's
 /// `runtime.DefaultUnstructuredConverter`, which name no field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// `from` is Go's kind of the value.
     #[error("cannot restore struct from: {from}")]
     Struct { from: &'static str },
-    /// A list or map; `to` is Go's kind of the field.
+    /// A list or map field with a value of another kind; `to` is Go's kind of the field.
     #[error("cannot restore {to} from {from}")]
     Container { to: &'static str, from: &'static str },
-    /// Go's type of the field, which the value does not have.
+    /// A value of a type other than Go's type of the field.
     #[error("unrecognized type: {0}")]
     Unrecognized(&'static str),
     /// A number that Go does not convert.
     #[error("cannot convert {from} to {to}")]
     Convert { from: &'static str, to: String },
-    /// A type that decodes its JSON itself.
+    /// A value of the wrong kind for a type that implements `json.Unmarshaler`.
     #[error("json: cannot unmarshal {value} into Go value of type {to}")]
     Unmarshal { value: String, to: &'static str },
     /// Bytes that are not base64.
     #[error("error decoding from json: {0}")]
     Bytes(#[source] TextError),
-    /// A text that is not a time, duration or quantity.
+    /// A string that is not a time, duration or quantity.
     #[error(transparent)]
     Text(#[from] TextError),
 }
 
-/// Makes `value` fit the type.
+/// Converts `value` in place to a value of the type.
 ///
 /// # Errors
 ///
-/// The error of the converter.
+/// The first error of upstream's converter.
 pub fn restore(schema: &Schema, ty: TypeId, value: &mut Value) -> Result<(), RestoreError> {
     match value {
         Value::Null => Ok(()),
@@ -78,7 +79,7 @@ fn one(
     match shape {
         Shape::String => match value {
             Value::String(_) => Ok(()),
-            // Go converts integers to text, which the converter does not mean.
+            // Go's integers are convertible to strings, but the converter rejects the conversion.
             Value::Number(n) if !n.is_f64() => Err(cannot("int64", named(field, "string"))),
             _ => Err(RestoreError::Unrecognized("string")),
         },
@@ -116,7 +117,7 @@ fn one(
             }
             other => Err(RestoreError::Container { to: "slice", from: kind(other) }),
         },
-        // These read their JSON themselves.
+        // These types implement `json.Unmarshaler`.
         Shape::Time | Shape::MicroTime | Shape::Duration if !value.is_string() => {
             Err(unmarshal(value, "string"))
         }
@@ -148,7 +149,7 @@ fn cannot(from: &'static str, to: &str) -> RestoreError {
     RestoreError::Convert { from, to: to.to_owned() }
 }
 
-/// What Go's conversion leaves of a larger number.
+/// Truncates a number to 32 bits, as Go's conversion does.
 fn wrapped(number: i64) -> i32 {
     #[expect(clippy::cast_possible_truncation, reason = "Go's conversion keeps the low 32 bits")]
     let low = number as i32;
@@ -166,8 +167,8 @@ fn integer(
     };
     let whole = match (number.as_i64(), number.as_f64()) {
         (Some(whole), _) => whole,
-        // What Go's conversion makes of a number that no int64 holds, on the processors that
-        // upstream is built for.
+        // The result of Go's conversion of a number outside the range of int64, on the processors
+        // that upstream supports.
         (None, Some(float)) if float.abs() >= 9_223_372_036_854_775_808.0 => i64::MIN,
         #[expect(clippy::cast_possible_truncation, reason = "whole, and within i64")]
         (None, Some(float)) if float.fract() == 0.0 => float as i64,
@@ -194,7 +195,7 @@ mod tests {
         restore(&schema, ty, &mut value).map(|()| value)
     }
 
-    /// Answers of kube-apiserver 1.37.1 to strategic merge patches.
+    /// Recorded answers of kube-apiserver 1.37.1 to strategic merge patches.
     #[test]
     fn errors_have_the_texts_of_the_converter() {
         let refused =

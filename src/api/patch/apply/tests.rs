@@ -1,4 +1,4 @@
-//! Rows from upstream's recorded answers and from the facts of structured merge and diff.
+//! Recorded answers of upstream, and properties of structured-merge-diff.
 
 use serde_json::json;
 
@@ -75,7 +75,7 @@ fn applies_shares_takes_over_and_removes() {
     );
     first["metadata"]["labels"] = json!({"a":"b"});
     let mut d = c.apply(None, "one", first, false).unwrap();
-    // Fields that defaulting adds have no manager.
+    // Fields that defaulting sets have no manager.
     d["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Always");
     let e = c.apply(Some(&d), "two", deployment(json!({"replicas":5})), false).unwrap_err();
     assert_eq!(e.message, "Apply failed with 1 conflict: conflict with \"one\": .spec.replicas");
@@ -204,7 +204,7 @@ fn a_created_object_owns_what_go_does_not_show_empty() {
     let fields = json!({"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:image":{},"f:name":{},
         "f:ports":{".":{},"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{},"f:protocol":{}}},"f:resources":{}}},"f:securityContext":{}}});
     assert_eq!(*owners(&pod), json!([entry("kubectl", "Update", "v1", T1, fields)]));
-    // A write of the status is an entry of its own.
+    // A write of the status has a separate entry.
     let mut next = pod.clone();
     next["status"] = json!({"phase":"Running","conditions":[{"type":"Ready","status":"True"}]});
     let mut write = c.write("kubelet", T2);
@@ -231,8 +231,8 @@ fn an_update_without_changes_keeps_times_and_entries() {
     let reset = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm","managedFields":[{}]},"data":{"a":"1"}});
     let reset = c.update(Some(&cm), "b", T2, reset);
     assert_eq!(reset["metadata"], json!({"name":"cm"}));
-    // Once untracked, an update of what is stored (a uid tells, `skipNonAppliedManager`) tracks
-    // nothing, and the first apply finds everything owned by the manager before the first apply.
+    // After the reset, an update of a stored object (with a uid, `skipNonAppliedManager`) tracks
+    // nothing, and the first apply assigns all fields to the manager `before-first-apply`.
     let mut stored = reset.clone();
     stored["metadata"]["uid"] = json!("u");
     let again = c.update(Some(&stored), "b", T2, config_map(json!({"a":"2"})));
@@ -258,7 +258,7 @@ fn removing_fields_takes_them_from_every_owner() {
         *owners(&cm),
         json!([entry("one", "Apply", "v1", T1, json!({"f:data":{"f:b":{}}}))])
     );
-    // A field that two apply stays until the last one drops it.
+    // A field that two managers apply is kept until the last one drops it.
     let cm = c.apply(Some(&cm), "two", config_map(json!({"b":"2"})), false).unwrap();
     let cm = c.apply(Some(&cm), "one", config_map(json!({})), false).unwrap();
     assert_eq!(cm["data"], json!({"b":"2"}));
@@ -293,7 +293,7 @@ fn tells_list_items_by_keys_with_defaults_and_sets_by_value() {
             false,
         )
         .unwrap();
-    // The protocol's default is part of the key.
+    // The default of `protocol` is part of the key.
     assert_eq!(
         second["spec"]["ports"],
         json!([{"port":53,"protocol":"UDP"},{"port":53,"name":"dns"}])
@@ -312,7 +312,7 @@ fn takes_over_from_client_side_apply() {
     let mut created = config_map(json!({"a":"1","b":"2"}));
     created["metadata"]["annotations"] = json!({LAST_APPLIED:last});
     let cm = c.update(None, "kubectl-client-side-apply", T1, created);
-    // `a` is as client-side apply left it; `b` was owned by another manager.
+    // `a` has the value of client-side apply; another manager owns `b`.
     let e = c.apply(Some(&cm), "kubectl", config_map(json!({"a":"3","b":"3"})), false).unwrap_err();
     assert_eq!(
         e.message,
@@ -356,7 +356,7 @@ fn fields_that_are_reset_are_not_owned() {
     );
 }
 
-/// Answers of kube-apiserver 1.37.1.
+/// Recorded answers of kube-apiserver 1.37.1.
 #[test]
 fn a_reference_without_its_key_leaves_the_owners() {
     let client = Client::new("", "v1", "ServiceAccount");

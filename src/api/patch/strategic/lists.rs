@@ -1,5 +1,5 @@
-//! Order and membership of merged lists, each in about linear time: clients decide how long lists
-//! are.
+//! Order and membership of merged lists. All functions take approximately linear time, since
+//! clients choose the length of lists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{DIRECTIVE, Merged, Object, no_merge_key};
 
-/// The list without later occurrences of equal values.
+/// Removes later occurrences of equal values from a list.
 pub(super) fn deduplicate(list: Vec<Value>) -> Vec<Value> {
     let mut seen: HashSet<Value> = HashSet::with_capacity(list.len());
     list.into_iter().filter(|value| seen.insert(value.clone())).collect()
 }
 
-/// A map with nothing but the merge key, for orders; the value itself for scalars.
+/// A map with only the merge key, for orders; a scalar is returned unchanged.
 pub(super) fn only_key(item: &Value, key: &str) -> Value {
     match item.get(key) {
         Some(value) => Value::Object(Object::from_iter([(key.to_owned(), value.clone())])),
@@ -21,12 +21,14 @@ pub(super) fn only_key(item: &Value, key: &str) -> Value {
     }
 }
 
-/// Whether two items are one element of a merged list: by their merge keys, or by their values.
+/// Whether two items are the same element of a merged list: they have equal merge keys, or equal
+/// values.
 pub(super) fn same_element(a: &Value, b: &Value, key: &str) -> bool {
     identity(a, key).is_some_and(|a| Some(a) == identity(b, key))
 }
 
-/// What [`same_element`] compares; `None` for a map without its merge key, which equals nothing.
+/// The value that [`same_element`] compares; `None` for a map without its merge key, which is not
+/// equal to any element.
 fn identity<'a>(item: &'a Value, key: &str) -> Option<(bool, &'a Value)> {
     match item {
         Value::Object(map) => map.get(key).map(|value| (true, value)),
@@ -45,8 +47,8 @@ fn positions<'a>(list: &'a [Value], key: &str) -> HashMap<(bool, &'a Value), usi
     positions
 }
 
-/// Orders a merged list: elements of the patch in the patch's order, the others in the server's,
-/// interleaved as the server had them.
+/// Orders a merged list: elements of the patch have the patch's order, all others the server's
+/// order, and the two are interleaved by the server's order.
 pub(super) fn order(
     merged: Vec<Value>,
     patch_order: &[Value],
@@ -89,11 +91,11 @@ pub(super) fn order(
     Ok(out)
 }
 
-/// The server's order as upstream sees it after a merge.
+/// Returns the order that upstream uses as the server's order after a merge.
 ///
-/// Upstream merges into the array that it later takes the order from: elements deleted from it move
-/// the rest up, and new ones fill the places that became free. Which elements count as known to the
-/// server hangs on that.
+/// Upstream merges into the same array from which it later reads the server's order: a deletion
+/// shifts the following elements, and added elements overwrite the freed positions. The array
+/// determines which elements count as elements of the server.
 pub(super) fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
     let server: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
     let directive = |v: &Value| v.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
@@ -103,8 +105,8 @@ pub(super) fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> V
             places_of.entry(identity).or_default().push(at);
         }
     }
-    // Each deletion moves what is behind it one place up, and leaves the place of the last element
-    // as it is.
+    // Each deletion shifts the following elements by one position and leaves the last position
+    // unchanged.
     let mut kept = vec![true; server.len()];
     let mut last = server.len();
     let mut left_behind: Vec<&Value> = Vec::new();
@@ -131,7 +133,7 @@ pub(super) fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> V
     let mut merged: HashSet<(bool, &Value)> =
         merged.iter().filter_map(|item| identity(item, key)).collect();
     for item in patch.iter().filter(|v| v.get(DIRECTIVE).is_none()) {
-        // A map without its merge key equals nothing, and is added each time.
+        // A map without its merge key is not equal to any element, so it is always added.
         if identity(item, key).is_none_or(|identity| merged.insert(identity)) {
             if let Some(slot) = places.get_mut(len) {
                 *slot = only_key(item, key);

@@ -1,5 +1,4 @@
-//! Rows from upstream's recorded answers and from the facts of its documentation of strategic
-//! merge.
+//! Recorded answers of upstream, and rules of its documentation of strategic merge patch.
 
 use serde_json::json;
 
@@ -47,7 +46,7 @@ fn sets_the_order_of_elements() {
     let want =
         template(json!({"containers":[{"name":"side","image":"s"},{"name":"c","image":"i"}]}));
     assert_eq!(apply(DEPLOYMENT, live, patch).unwrap(), want);
-    // Elements that only the server has keep their place relative to those it knew.
+    // Elements that only the server has keep their position relative to the other elements.
     let live =
         template(json!({"containers":[{"name":"x"},{"name":"a"},{"name":"y"},{"name":"b"}]}));
     let patch = template(json!({"$setElementOrder/containers":[{"name":"b"},{"name":"a"}]}));

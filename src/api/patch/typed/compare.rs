@@ -1,4 +1,4 @@
-//! What differs between two values, as sets of removed, modified and added fields.
+//! The differences between two values, as sets of removed, modified and added fields.
 
 use std::collections::HashMap;
 
@@ -8,29 +8,29 @@ use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
 use crate::fields::{Element, Set, SetBuilder};
 use crate::schema::{ListType, Schema, Shape};
 
-/// Three disjoint sets; all empty when the values are equal.
+/// Three disjoint sets; all are empty when the values are equal.
 #[derive(Debug, Default)]
 pub(in crate::patch) struct Comparison {
-    /// In the left value alone.
+    /// Fields of the left value only.
     pub removed: Set,
-    /// In both, and different.
+    /// Fields of both values with different contents.
     pub modified: Set,
-    /// In the right value alone.
+    /// Fields of the right value only.
     pub added: Set,
 }
 
 impl Comparison {
-    /// Nothing differs.
+    /// Whether the values are equal.
     pub(in crate::patch) fn is_same(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Fields that were changed or added.
+    /// Fields that were modified or added.
     pub(in crate::patch) fn touched(&self) -> Set {
         self.modified.clone().union(self.added.clone())
     }
 
-    /// The same without these fields and what is below them.
+    /// Removes these fields, and the fields below them, from the comparison.
     pub(in crate::patch) fn without(self, fields: Option<&Set>) -> Self {
         let Some(fields) = fields else { return self };
         Self {
@@ -122,8 +122,8 @@ fn value(schema: &Schema, ty: Ty<'_>, left: Option<&Value>, right: Option<&Value
         (None, Some(Form::List(r))) => lists(schema, ty.kind, None, r, own, left, right),
         (None | Some(Form::Leaf), None | Some(Form::Leaf)) => leaf_of(left, right),
         _ => {
-            // Without a schema a value may turn from a map into something else: the field is
-            // modified and its members come or go.
+            // Without a schema, a value can change from a map to another form: the field is
+            // modified, and its members are removed or added.
             let mut below = ComparisonBuilder::default();
             if let Some(map) = left.and_then(Value::as_object) {
                 members(schema, ty.kind, Some(map), None, &mut below);
@@ -203,14 +203,15 @@ fn lists(
     Difference { own, below: below.build() }
 }
 
-/// The items of both sides that have one path element: one of each usually, several for duplicates.
+/// The items of both sides with the same path element: usually one of each, several in case of
+/// duplicates.
 #[derive(Default)]
 struct ItemsOfElement<'a> {
     left: Vec<&'a Value>,
     right: Vec<&'a Value>,
 }
 
-/// Items by their path element. Clients decide how many there are, so each is looked up by its key.
+/// Groups items by their path element. Clients choose the number of items, so the lookup is by key.
 fn by_element<'a>(
     schema: &Schema,
     shape: &Shape,
@@ -249,8 +250,8 @@ fn items(
                 if a == b { leaf(Own::Same) } else { value(schema, ty, a, b) }
             }
             ([_, _, ..], [_, _, ..]) => leaf(if left == right { Own::Same } else { Own::Modified }),
-            // Duplicates are owned as one; when they end or begin, the single item is compared by
-            // its fields.
+            // Duplicate items are owned together. When only one side has duplicates, the fields of
+            // the other side's single item are compared as well.
             ([_, _, ..], single) => {
                 let mut difference = leaf(Own::Removed);
                 if let [b] = single {

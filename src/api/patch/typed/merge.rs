@@ -8,7 +8,7 @@ use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
 use crate::fields::Element;
 use crate::schema::{ListType, Schema, Shape};
 
-/// The live value with everything the applied one says; nothing is removed.
+/// Merges all fields of the applied value into the live value; no field is removed.
 pub(in crate::patch) fn merge(schema: &Schema, ty: Ty<'_>, live: &Value, applied: &Value) -> Value {
     both(schema, ty, Some(live), Some(applied)).unwrap_or(Value::Null)
 }
@@ -71,7 +71,8 @@ fn maps(
     out
 }
 
-/// Items of both lists: in the live order as far as the applied list does not say otherwise.
+/// Merges two lists. The items have the live order, except where the applied list has another
+/// order.
 fn lists(
     schema: &Schema,
     shape: &Shape,
@@ -86,7 +87,7 @@ fn lists(
     let (lefts, rights) = (index(live), index(applied));
     let rights_by_element: HashSet<&Option<Element>> = rights.iter().collect();
     let in_right = |e: &Option<Element>| e.is_some() && rights_by_element.contains(e);
-    // A live item that occurs twice is not merged: the applied one stands alone.
+    // A live item with duplicates is not merged: the applied item replaces it.
     let mut live_by_element: HashMap<&Option<Element>, Option<&Value>> = HashMap::new();
     for (element, item) in lefts.iter().zip(live) {
         live_by_element.entry(element).and_modify(|item| *item = None).or_insert(Some(item));
@@ -108,7 +109,7 @@ fn lists(
                 continue;
             }
             if in_right(le) && next_shared.is_some_and(|n| n != le) {
-                // Shared, but another one is due first.
+                // Both lists contain the item, but another shared item precedes it.
                 l += 1;
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Removal of fields from a value, and the named fields on the way to members of a set.
+//! Removal of fields from a value, and the insertion of named struct fields into a set.
 
 use serde_json::{Map, Value};
 
@@ -6,8 +6,8 @@ use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
 use crate::fields::{Element, Set};
 use crate::schema::Schema;
 
-/// The value without the items of the set. What loses its last member becomes null, as upstream
-/// leaves it.
+/// Removes the members of the set from a value. As in upstream, a container that loses its last
+/// member becomes null.
 pub(in crate::patch) fn remove(schema: &Schema, ty: Ty<'_>, value: &Value, items: &Set) -> Value {
     if items.is_empty() {
         return value.clone();
@@ -52,7 +52,7 @@ pub(in crate::patch) fn remove(schema: &Schema, ty: Ty<'_>, value: &Value, items
     }
 }
 
-/// The set with every declared struct field on the way to a member made a member too.
+/// Adds every declared struct field on the path to a member to the set.
 pub(in crate::patch) fn named_fields(schema: &Schema, ty: Option<Ty<'_>>, set: &Set) -> Set {
     let mut out = Set::new();
     for (element, member, below) in set.iter() {
@@ -71,7 +71,7 @@ pub(in crate::patch) fn named_fields(schema: &Schema, ty: Option<Ty<'_>>, set: &
     out
 }
 
-/// Drops members of structs that are null, as decoding into Go's types would.
+/// Removes null members of structs, as decoding into Go's types does.
 pub(in crate::patch) fn drop_nulls(schema: &Schema, ty: Ty<'_>, value: &mut Value) {
     match (ty.kind, value) {
         (Kind::Struct(_) | Kind::Map(_), Value::Object(map)) => {

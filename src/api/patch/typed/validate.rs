@@ -9,7 +9,8 @@ use crate::fields::{Element, Set, SetBuilder};
 use crate::patch::gotext;
 use crate::schema::{ListType, Schema, Shape};
 
-/// Complaints in upstream's order and form: one as it is, several under `errors:`.
+/// The errors of a value in upstream's order and form: a single one without a prefix, several after
+/// `errors:`.
 pub(in crate::patch) fn validate(
     schema: &Schema,
     ty: Ty<'_>,
@@ -21,8 +22,8 @@ pub(in crate::patch) fn validate(
     if walker.errors.is_empty() { Ok(()) } else { Err(InvalidObject(walker.errors)) }
 }
 
-/// The errors of an object that does not fit its schema, with their paths; not empty. The texts are
-/// those of structured-merge-diff's `typed.ValidationErrors`.
+/// The errors of an object that does not match its schema, with their paths; never empty. The texts
+/// are those of structured-merge-diff's `typed.ValidationErrors`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", list(.0))]
 pub struct InvalidObject(Vec<String>);
@@ -99,7 +100,7 @@ impl Walker<'_> {
             let element = [".", name].concat();
             let Some((ty, _)) = of_member(schema, kind, name) else {
                 self.below(&element, |w| w.complain("field not declared in schema"));
-                // Upstream leaves a map at its first unknown field.
+                // Upstream stops at the first unknown field of a map.
                 return;
             };
             self.below(&element, |w| w.value(ty, value));
@@ -129,12 +130,12 @@ impl Walker<'_> {
     }
 }
 
-/// Every leaf field and list item of a value.
+/// The set of every leaf field and list item of a value.
 pub(in crate::patch) fn field_set(schema: &Schema, ty: Ty<'_>, value: &Value) -> Set {
     members_of(schema, ty, value).1
 }
 
-/// Whether the value itself is a leaf to be owned, and the set below it.
+/// Whether the value itself is a leaf that a manager owns, and the set of the fields below it.
 fn members_of(schema: &Schema, ty: Ty<'_>, value: &Value) -> (bool, Set) {
     if ty.atomic {
         return (true, Set::new());
