@@ -1,5 +1,5 @@
-//! Expressions (CEL) of admission: which variables they may use, what they must yield, and
-//! upstream's words where they do not (upstream's `pkg/admission/plugin/cel`).
+//! CEL expressions of admission: the variables that they may use, the types that they must return,
+//! and upstream's error texts (upstream's `pkg/admission/plugin/cel`).
 
 pub mod checking;
 pub mod devices;
@@ -12,34 +12,35 @@ use kcel::{Env, Program, Type};
 
 use crate::field::{Error, Path};
 
-/// Name of the type of `variables`.
+/// Name of the type of the variable `variables`.
 const VARIABLES_TYPE: &str = "kubernetes.variables";
-/// The variable that holds the others of a policy.
+/// The variable that contains the variables of a policy.
 pub const VARIABLES: &str = "variables";
 
-/// What an expression may use beside `object`, `oldObject`, `request` and `namespaceObject`.
+/// Variables and types that an expression may use in addition to `object`, `oldObject`, `request`
+/// and `namespaceObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// `params`.
+    /// The variable `params`.
     pub params: bool,
-    /// `authorizer` and `authorizer.requestResource`.
+    /// The variables `authorizer` and `authorizer.requestResource`.
     pub authorizer: bool,
-    /// `Object{...}` and `JSONPatch{...}`.
+    /// The types `Object{...}` and `JSONPatch{...}`.
     pub patches: bool,
 }
 
-/// What an expression must yield.
+/// The type that an expression must return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Yields {
-    /// A truth value: conditions and validations.
+    /// A boolean: conditions and validations.
     Bool,
-    /// A text: messages.
+    /// A string: messages.
     Text,
-    /// A text or null: values of audit annotations.
+    /// A string or null: values of audit annotations.
     TextOrNull,
-    /// Anything: variables.
+    /// Any type: variables.
     Any,
-    /// `Object{...}`: apply configurations.
+    /// The type `Object{...}`: apply configurations.
     Object,
     /// A list of `JSONPatch{...}`.
     Patches,
@@ -48,14 +49,14 @@ pub enum Yields {
 /// Why an expression does not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its text or its types are wrong.
+    /// The expression has a syntax error or a type error.
     Invalid(String),
-    /// A constant in it cannot be computed.
+    /// The program cannot be instantiated, because a constant in the expression cannot be computed.
     Internal(String),
 }
 
 impl Fault {
-    /// The error of a field that holds the expression; `shown` stands in it as the value.
+    /// The error of the field that contains the expression, with `shown` as the field's value.
     pub fn at(self, field: &Path, shown: &str) -> Error {
         match self {
             Fault::Invalid(why) => Error::invalid(field, shown, why),
@@ -85,24 +86,24 @@ impl fmt::Display for Fault {
 /// Compiles the expressions of one webhook or policy.
 #[derive(Clone, Debug, Default)]
 pub struct Compiler {
-    /// Types of the variables so far; none where there is no `variables` at all.
+    /// Types of the variables declared so far; `None` when expressions cannot use `variables`.
     variables: Option<Arc<BTreeMap<String, Type>>>,
-    /// Types of the object and of `params`, where they are known.
+    /// Types of the object and of `params`; `None` when they are not known.
     types: Option<(Type, Type)>,
 }
 
 impl Compiler {
-    /// For expressions without `variables`.
+    /// A compiler for expressions that cannot use `variables`.
     pub fn plain() -> Compiler {
         Compiler::default()
     }
 
-    /// For expressions that may use `variables`, of which there are none yet.
+    /// A compiler for expressions that can use `variables`. Initially no variable is declared.
     pub fn composed() -> Compiler {
         Compiler { variables: Some(Arc::default()), types: None }
     }
 
-    /// As [`Compiler::composed`], with the types of the object and of `params`.
+    /// A compiler like [`Compiler::composed`], with the types of the object and of `params`.
     fn typed(object: Type, params: Type) -> Compiler {
         Compiler { variables: Some(Arc::default()), types: Some((object, params)) }
     }
@@ -110,20 +111,20 @@ impl Compiler {
     /// Compiles one expression.
     ///
     /// # Errors
-    /// Upstream's sentence.
+    /// Upstream's error text.
     pub fn compile(&self, text: &str, uses: Uses, yields: Yields) -> Result<Program, Fault> {
         compile(&self.env(uses), text, yields)
     }
 
-    /// Compiles a variable and lets the expressions behind it use it: also where it does not
-    /// compile, as something of unknown type.
+    /// Compiles a variable and declares it for all later expressions. A variable that does not
+    /// compile is declared with the type `dyn`.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
     pub fn variable(&mut self, name: &str, text: &str, uses: Uses) -> Result<Program, Fault> {
         let compiled = self.compile(text, uses, Yields::Any);
         let of = compiled.as_ref().map_or(Type::Dyn, |program| declared(program.output()));
-        // No environment lives on after its expression is compiled, so nothing is copied here.
+        // An environment is dropped when its expression is compiled, so `make_mut` copies nothing.
         Arc::make_mut(self.variables.get_or_insert_default()).insert(name.to_owned(), of);
         compiled
     }
@@ -154,10 +155,10 @@ impl Compiler {
     }
 }
 
-/// Compiles one expression of an environment.
+/// Compiles one expression in an environment.
 ///
 /// # Errors
-/// Upstream's sentence.
+/// Upstream's error text.
 pub fn compile(env: &Env, text: &str, yields: Yields) -> Result<Program, Fault> {
     let program = env.compile_any(text)?;
     let wanted = yields.types();
@@ -174,7 +175,7 @@ pub fn compile(env: &Env, text: &str, yields: Yields) -> Result<Program, Fault> 
 }
 
 impl Yields {
-    /// The types allowed; none where all are.
+    /// The allowed types; an empty list allows all types.
     fn types(self) -> Vec<Type> {
         match self {
             Yields::Bool => vec![Type::Bool],
@@ -187,7 +188,7 @@ impl Yields {
     }
 }
 
-/// A type as Go's `%v` writes it: by its name at run time, with its parameters.
+/// A type in the format of Go's `%v`: its name at run time, with its parameters.
 fn go_name(of: &Type) -> String {
     match of {
         Type::List(of) => format!("list({})", go_name(of)),
@@ -201,8 +202,8 @@ fn go_name(of: &Type) -> String {
     }
 }
 
-/// The type under which a variable is known to others: simple types, lists and maps of them; all
-/// else is of unknown type.
+/// The type with which a variable is declared: simple types, and lists and maps of them, are kept;
+/// all other types become `dyn`.
 fn declared(of: &Type) -> Type {
     match of {
         Type::Bool
@@ -224,7 +225,7 @@ fn object<const N: usize>(name: &str, fields: [(&str, Type); N]) -> Type {
     Type::object(name, fields.into_iter().map(|(name, of)| (name.to_owned(), of)).collect())
 }
 
-/// `request`: AdmissionRequest without `uid`, `object` and `oldObject` (upstream's
+/// The type of `request`: AdmissionRequest without `uid`, `object` and `oldObject` (upstream's
 /// `BuildRequestType`).
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let kind = || {
@@ -259,7 +260,7 @@ static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     object("kubernetes.AdmissionRequest", fields)
 });
 
-/// `namespaceObject` (upstream's `BuildNamespaceType`).
+/// The type of `namespaceObject` (upstream's `BuildNamespaceType`).
 static NAMESPACE: LazyLock<Type> = LazyLock::new(|| {
     let texts = || Type::list(Type::String);
     let labels = || Type::map(Type::String, Type::String);
@@ -304,7 +305,7 @@ mod tests {
         Compiler::plain().compile(text, uses, yields).unwrap_err().to_string()
     }
 
-    /// Texts of upstream's `compile_test.go`, `validation_test.go` and `composition_test.go`.
+    /// Error texts of upstream's `compile_test.go`, `validation_test.go` and `composition_test.go`.
     #[test]
     fn what_may_not_be_used_is_named() {
         let none = Uses::default();

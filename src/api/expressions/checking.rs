@@ -1,5 +1,5 @@
-//! What can be said of a validating policy's expressions by the types of the objects it is about:
-//! warnings for its status (upstream's `policy/validating/typechecking.go`).
+//! Type checking of a validating policy's expressions against the types of the matched objects. The
+//! results are warnings in the policy's status (upstream's `policy/validating/typechecking.go`).
 
 mod served;
 
@@ -15,23 +15,24 @@ use crate::value::{get, items, str_at};
 
 pub use self::served::Served;
 
-/// When one rule has named so many kinds, no further one is looked at (upstream's
+/// Number of kinds of one rule after which no further kind of the policy is checked (upstream's
 /// `maxTypesToCheck`).
 const KINDS_MAX: usize = 10;
-/// Types nested deeper are of unknown type: some hold themselves.
+/// Types with deeper nesting become `dyn`, since some types contain themselves.
 const DEPTH_MAX: usize = 12;
 
-/// One warning: the path of an expression, and what is wrong with it for which kinds.
+/// One warning: the path of an expression, and its errors for each kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// `spec.validations[0].expression`.
+    /// The path, such as `spec.validations[0].expression`.
     pub field: String,
-    /// A line for each kind, with cel-go's text.
+    /// One line for each kind, with cel-go's error text.
     pub text: String,
 }
 
-/// The groups and versions that a policy names and that the table has no kind of: custom resources,
-/// and what aggregated API servers serve. Their kinds and types are in [`Served`].
+/// The groups and versions in a policy's rules and `paramKind` for which the table has no kinds:
+/// those of custom resources and of aggregated API servers. [`Served`] contains their kinds and
+/// types.
 pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, String)> {
     let spec = get(policy, "spec");
     let mut named = BTreeSet::new();
@@ -44,7 +45,7 @@ pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, Str
     if !param.version.is_empty() {
         named.insert((param.group.to_string(), param.version.to_string()));
     }
-    // Other names serve nothing, and must not become parts of a path.
+    // No API has another name, and such a name must not become part of a URL path.
     let is_name = |text: &str| crate::validation::names::dns1123_subdomain(text).is_empty();
     named.retain(|(group, version)| {
         if !is_name(version) || !(group.is_empty() || is_name(group)) {
@@ -56,8 +57,8 @@ pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, Str
     named
 }
 
-/// The warnings for a policy. Kinds that neither the table nor `served` has are passed over, as
-/// upstream does where it finds no schema.
+/// The warnings for a policy. Kinds that are in neither the table nor `served` are skipped, as
+/// upstream skips kinds without a schema.
 pub fn warnings(schema: &Schema, served: &Served, policy: &Value) -> Vec<Warning> {
     let spec = get(policy, "spec");
     let of = |kind: &Gvk| of_kind(schema, kind).or_else(|| served.of_kind(kind));
@@ -72,7 +73,7 @@ pub fn warnings(schema: &Schema, served: &Served, policy: &Value) -> Vec<Warning
         let found = kinds.iter().filter_map(|(kind, of)| {
             let mut compiler = Compiler::typed(of.clone(), param.clone());
             for variable in items(spec, "variables") {
-                // What is wrong with a variable shows where it is used.
+                // Errors of a variable are reported for the expressions that use it.
                 let (name, text) = (str_at(variable, "name"), str_at(variable, "expression"));
                 let _ = compiler.variable(name, text, uses);
             }
@@ -102,8 +103,7 @@ fn param_kind(spec: &Value) -> Gvk {
     Gvk::from_api_version(str_at(param, "apiVersion"), str_at(param, "kind"))
 }
 
-/// The resources that one rule names, in upstream's order; none where a group or a version is a
-/// wildcard.
+/// The resources in one rule, in upstream's order; empty when a group or a version is a wildcard.
 fn resources(rule: &Value) -> Vec<Gvr> {
     let list = |key: &str| -> Vec<&str> {
         let mut all: Vec<&str> = items(rule, key).iter().filter_map(Value::as_str).collect();
@@ -124,7 +124,7 @@ fn resources(rule: &Value) -> Vec<Gvr> {
     all
 }
 
-/// The kinds that the rules of a policy name, without those of wildcards.
+/// The kinds that the rules of a policy specify by name; wildcards are skipped.
 fn kinds(schema: &Schema, served: &Served, spec: &Value) -> BTreeSet<Gvk> {
     let mut found = BTreeSet::new();
     for rule in items(get(spec, "matchConstraints"), "resourceRules") {
@@ -147,7 +147,7 @@ fn kinds(schema: &Schema, served: &Served, spec: &Value) -> BTreeSet<Gvk> {
     found
 }
 
-/// The resource of a built-in kind.
+/// The resource name of a built-in kind.
 fn plural(kind: &str) -> String {
     let name = kind.to_lowercase();
     if name == "endpoints" {
@@ -172,8 +172,8 @@ fn of_struct(schema: &Schema, id: TypeId, name: &str, depth: usize) -> Type {
     Type::object(name, fields.collect::<BTreeMap<_, _>>())
 }
 
-/// The type of a value; none for what expressions with types do not see: JSON of any form, and
-/// quantities, which are texts or numbers.
+/// The type of a value; `None` for values that typed expressions cannot access: JSON of any form,
+/// and quantities, which are strings or numbers.
 fn of_shape(schema: &Schema, shape: &Shape, name: &str, depth: usize) -> Option<Type> {
     Some(match shape {
         Shape::String | Shape::Duration => Type::String,
@@ -211,7 +211,7 @@ mod tests {
             {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["deployments", "replicasets/status"]}]}}})
     }
 
-    /// The policy of upstream's `should type check validation expressions`.
+    /// The policy of upstream's test `should type check validation expressions`.
     #[test]
     fn mistakes_that_only_the_schema_shows_are_told() {
         let schema = Schema::builtin();

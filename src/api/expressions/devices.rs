@@ -1,5 +1,5 @@
-//! Expressions (CEL) of device selectors: what they see of a device, and what they may cost at most
-//! (`k8s.io/dynamic-resource-allocation/cel`, with the features that are on by default in 1.37).
+//! CEL expressions of device selectors: their variables and their cost limit
+//! (`k8s.io/dynamic-resource-allocation/cel`, with the features that 1.37 enables by default).
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,19 +8,22 @@ use kcel::{Env, Program, Range, SizeEstimator, Type};
 
 use super::{Fault, go_name};
 
-/// Longest expression, in bytes.
+/// Maximum length of an expression in bytes.
 pub const LENGTH_MAX: usize = 10 * 1024;
-/// Most that an expression may cost by its estimate (`CELSelectorExpressionMaxCost`).
+/// Maximum estimated cost of an expression (`CELSelectorExpressionMaxCost`).
 pub const COST_MAX: u64 = 1_000_000;
 
-/// Longest domain and identifier of an attribute's name, and longest name of a driver.
+/// Maximum length of the domain and the identifier in an attribute's name; the first is also the
+/// maximum length of a driver's name.
 const DOMAIN_MAX: u64 = 63;
 const IDENTIFIER_MAX: u64 = 32;
-/// Most attributes and capacities of a device, and longest value of an attribute.
+/// Maximum number of attributes and capacities of a device, and maximum length of an attribute's
+/// value.
 const ENTRIES_MAX: u64 = 32;
 const VALUE_MAX: u64 = 64;
 
-/// `device`. The values of its attributes are of any type, but no loop goes over them.
+/// The variable `device`. The values of its attributes have the type `any`, which macros cannot
+/// iterate over.
 static ENV: LazyLock<Env> = LazyLock::new(|| {
     let by_name = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
     let fields = [
@@ -36,7 +39,7 @@ static ENV: LazyLock<Env> = LazyLock::new(|| {
 /// Compiles a selector.
 ///
 /// # Errors
-/// Upstream's sentence.
+/// Upstream's error text.
 pub fn selector(text: &str) -> Result<Program, Fault> {
     let program = ENV.compile_any(text)?;
     match program.output() {
@@ -48,12 +51,12 @@ pub fn selector(text: &str) -> Result<Program, Fault> {
     }
 }
 
-/// What a selector costs at most.
+/// The maximum estimated cost of a selector.
 pub fn cost(program: &Program) -> u64 {
     program.estimate(&Sizes).max
 }
 
-/// How large the parts of a device are at most.
+/// The maximum sizes of a device's fields.
 struct Sizes;
 
 impl SizeEstimator for Sizes {
@@ -83,7 +86,7 @@ impl SizeEstimator for Sizes {
 mod tests {
     use super::*;
 
-    /// Costs of upstream's `compile_test.go`.
+    /// Cost estimates of upstream's `compile_test.go`.
     #[test]
     fn selectors_cost_what_upstream_estimates() {
         let all = r#"

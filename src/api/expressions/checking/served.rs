@@ -1,5 +1,5 @@
-//! Kinds that are not built in, as discovery and OpenAPI v3 documents describe them: custom
-//! resources, and what aggregated API servers serve (upstream's `cel/openapi/resolver`).
+//! Kinds that are not built in, from discovery and OpenAPI v3 documents: those of custom resources
+//! and of aggregated API servers (upstream's `cel/openapi/resolver`).
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::custom::{Decl, parse};
 use crate::object::{Gvk, Gvr};
 use crate::value::{at, items, str_at};
 
-/// Most schemas below one kind, counted where each reference is replaced by what it names: few
-/// references can describe a document that no memory holds.
+/// Maximum number of schemas below one kind after the replacement of references: a document with
+/// few references can expand to more schemas than fit into memory.
 const SCHEMAS_MAX: usize = 50_000;
-/// Deepest nesting of schemas; the parser has the same bound.
+/// Deepest nesting of schemas; the parser has the same limit.
 const DEPTH_MAX: usize = 199;
-/// Keywords that a type depends on.
+/// Keywords that determine a type.
 const KEYWORDS: [&str; 4] =
     ["type", "format", "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource"];
 
-/// Kinds and their schemas by group and version.
+/// Kinds and their schemas, by group and version.
 #[derive(Debug, Default)]
 pub struct Served {
     kinds: BTreeMap<Gvr, Gvk>,
@@ -28,8 +28,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Adds a group and version: its `APIResourceList`, and its OpenAPI v3 document if there is
-    /// one.
+    /// Adds a group and version with its `APIResourceList` and, if available, its OpenAPI v3
+    /// document.
     pub fn add(&mut self, group: &str, version: &str, resources: &Value, document: Option<Value>) {
         for resource in items(resources, "resources") {
             let (name, kind) = (str_at(resource, "name"), str_at(resource, "kind"));
@@ -58,7 +58,7 @@ impl Served {
         self.kinds.get(gvr)
     }
 
-    /// The type of a kind; none where no document describes it.
+    /// The type of a kind; `None` when no document describes it.
     pub(super) fn of_kind(&self, kind: &Gvk) -> Option<Type> {
         const KINDS: &str = "x-kubernetes-group-version-kind";
         let is = |named: &Value| {
@@ -77,24 +77,24 @@ impl Served {
     }
 }
 
-/// Replaces references by the schemas that they name.
+/// Replaces references with the referenced schemas.
 struct Resolver<'a> {
     all: &'a Map<String, Value>,
-    /// Names of the schemas that the walk is inside of.
+    /// Names of the schemas that enclose the current one.
     open: Vec<&'a str>,
     left: usize,
 }
 
 impl<'a> Resolver<'a> {
-    /// What a type depends on of a schema; none where a reference leads nowhere, or a bound is
-    /// passed.
+    /// Returns the keywords of a schema that determine its type; `None` when a reference is invalid
+    /// or a limit is exceeded.
     fn resolve(&mut self, schema: &'a Value, depth: usize) -> Option<Value> {
         let depth = depth.checked_sub(1)?;
         self.left = self.left.checked_sub(1)?;
         let Some(reference) = reference(schema) else { return self.plain(schema, depth) };
         let name = reference.strip_prefix("#/components/schemas/")?;
         if self.open.contains(&name) {
-            // Upstream's placeholder for a schema inside of itself.
+            // Upstream's placeholder for a schema that contains itself.
             return Some(json!({"type": "object"}));
         }
         self.open.push(name);
@@ -126,7 +126,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The reference of a schema, also where `allOf` wraps it to give it a description.
+/// The reference of a schema, either direct or in an `allOf` that adds a description.
 fn reference(schema: &Value) -> Option<&str> {
     let own = schema.get("$ref").and_then(Value::as_str);
     own.or_else(|| items(schema, "allOf").iter().find_map(reference))
@@ -139,8 +139,8 @@ mod tests {
     use crate::openapi::{self, CustomSchema};
     use crate::schema::Schema;
 
-    /// The CRD of upstream's e2e test "should type check a CRD", with fields that only some schemas
-    /// have.
+    /// The CRD of upstream's e2e test "should type check a CRD", extended with fields of less
+    /// common schemas.
     fn crontabs() -> Served {
         let text = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "cronSpec": {"type": "string"}, "image": {"type": "string"}, "replicas": {"type": "integer"},
@@ -197,8 +197,8 @@ mod tests {
         assert!(found[1].text.contains("undefined field 'maxRetries'"), "{}", found[1].text);
     }
 
-    /// As upstream's `SchemaDeclType` of the document: metadata is whole, unions are of any type,
-    /// unknown fields are none.
+    /// The types are those of upstream's `SchemaDeclType` for the document: metadata is complete,
+    /// unions are `dyn`, and unknown fields are not accessible.
     #[test]
     fn types_are_those_of_the_published_document() {
         let fit = [
@@ -228,7 +228,7 @@ mod tests {
         let found = check(&policy);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].field, "spec.validations[0].expression");
-        // Without a schema parameters are of any type.
+        // Without a schema, parameters have the type `dyn`.
         policy["spec"]["paramKind"]["kind"] = "Other".into();
         assert_eq!(check(&policy), []);
     }
