@@ -1,7 +1,7 @@
-//! Defaults that the schema table cannot say, for every built-in kind.
+//! Defaults of built-in kinds that the schema table cannot express.
 //!
-//! Decided by other fields, by code, or by the kind that holds the struct. Defaults that a field
-//! states by itself (`+default`) are applied from the schema table before these.
+//! These defaults depend on other fields, on computation, or on the kind that contains the struct.
+//! The schema table contains the defaults of single fields (`+default`), which are applied first.
 
 mod admission;
 mod apps;
@@ -18,12 +18,12 @@ use serde_json::Value;
 pub use pod::{pod_spec, pod_template};
 pub use pod_resources::{aggregate_requests, default_pod_level};
 
-/// Fills one object in.
+/// Sets the defaults of one object in place.
 pub type Defaulter = fn(&mut Value);
 
 fn none(_: &mut Value) {}
 
-/// The defaults of a built-in kind; a function that does nothing for kinds without.
+/// The defaulter of a built-in kind; for a kind without such defaults, it does nothing.
 pub fn defaulter(group: &str, version: &str, kind: &str) -> Defaulter {
     match (group, kind) {
         ("", _) => core::defaulter(kind),

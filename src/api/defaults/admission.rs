@@ -1,4 +1,4 @@
-//! Webhook configurations and admission policies.
+//! Defaults of webhook configurations and admission policies.
 
 use serde_json::{Value, json};
 

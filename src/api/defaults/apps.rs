@@ -1,4 +1,4 @@
-//! Deployments, daemon sets, stateful sets, replica sets.
+//! Defaults of Deployments, DaemonSets, StatefulSets and ReplicaSets.
 
 use serde_json::Value;
 
@@ -29,11 +29,12 @@ pub(super) fn deployment(object: &mut Value) {
     template(spec);
 }
 
-/// Where `apps/v1` keeps the older `spec.templateGeneration`.
+/// The annotation of `apps/v1` that contains the former field `spec.templateGeneration`.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 pub(super) fn daemon_set(object: &mut Value) {
-    // A number that is not given is 0, and always shown; the strategy counts from 1.
+    // Upstream always writes the annotation, with 0 for an unset generation; the create strategy
+    // sets the first generation to 1.
     if let Some(annotations) =
         ensure_object(object, "metadata").and_then(|meta| ensure_object(meta, "annotations"))
     {
@@ -76,7 +77,7 @@ pub(super) fn stateful_set(object: &mut Value) {
     default_to(spec, "revisionHistoryLimit", 10);
     template(spec);
     for claim in items_mut(spec, "volumeClaimTemplates") {
-        // Whatever the client calls them, they are shown as what they are.
+        // The type meta of a claim template is fixed, regardless of the client's values.
         set(claim, "apiVersion", "v1");
         set(claim, "kind", "PersistentVolumeClaim");
         persistent_volume_claim(claim);

@@ -1,4 +1,4 @@
-//! Horizontal pod autoscalers in both versions.
+//! Defaults of HorizontalPodAutoscalers in both versions.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ pub(super) fn v1(object: &mut Value) {
     if let Some(spec) = ensure_object(object, "spec") {
         default_to(spec, "minReplicas", 1);
     }
-    // without metrics of the newer version the one of this version has its default
+    // The CPU target has a default only if the object has no metrics of the newer version.
     const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
     let others = object.pointer("/metadata/annotations").is_some_and(|a| a.get(METRICS).is_some());
     if let (false, Some(spec)) = (others, object_mut(object, "spec")) {

@@ -1,4 +1,4 @@
-//! Jobs and cron jobs.
+//! Defaults of Jobs and CronJobs.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub(super) fn job(object: &mut Value) {
     }
 }
 
-/// What a job spec gets also inside a cron job.
+/// Sets the defaults of a job spec that also apply in the template of a CronJob.
 fn job_template(spec: &mut Value) {
     if let Some(policy) = object_mut(spec, "podFailurePolicy") {
         for rule in items_mut(policy, "rules") {

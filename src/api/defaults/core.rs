@@ -1,4 +1,4 @@
-//! The core group beside pods and services.
+//! Defaults of the core group, except Pods and Services.
 
 use serde_json::{Map, Value};
 
@@ -39,7 +39,7 @@ pub(super) fn defaulter(kind: &str) -> Defaulter {
     }
 }
 
-/// `stringData` is only a way to write: its values go to `data`.
+/// Moves the values of the write-only field `stringData` to `data`.
 fn secret(object: &mut Value) {
     use base64::Engine;
     default_str(object, "type", "Opaque");
@@ -101,7 +101,7 @@ fn node(object: &mut Value) {
     round(status, "allocatable");
 }
 
-/// `podCIDR` and `podCIDRs` say the same; the single one wins.
+/// Synchronizes `podCIDR` and the first item of `podCIDRs`; `podCIDR` takes precedence.
 fn pod_ranges(spec: &mut Value) {
     let single = str_at(spec, "podCIDR").to_owned();
     let first = items(spec, "podCIDRs").first().and_then(Value::as_str).map(str::to_owned);
@@ -127,7 +127,7 @@ fn persistent_volume(object: &mut Value) {
     }
 }
 
-/// A volume claim, also inside a stateful set.
+/// Sets the defaults of a PersistentVolumeClaim, including a claim template of a StatefulSet.
 pub(super) fn persistent_volume_claim(object: &mut Value) {
     if let Some(status) = ensure_object(object, "status") {
         default_str(status, "phase", "Pending");
@@ -151,7 +151,8 @@ fn limit_range(object: &mut Value) {
     }
 }
 
-/// Limits default to the maximum; requests to the limit, then to the minimum.
+/// Sets the defaults of a LimitRange item for containers: limits default to the maximum; requests
+/// to the limit, then to the minimum.
 fn container_limits(item: &mut Value) {
     let list = |key: &str| get(item, key).as_object().cloned().unwrap_or_default();
     let (mut limit, mut request) = (list("default"), list("defaultRequest"));

@@ -1,5 +1,5 @@
-//! The small groups: networking, storage, RBAC, discovery, scheduling, flow control, custom
-//! resources and the like.
+//! Defaults of the small groups: networking, storage, RBAC, discovery, scheduling, flow control,
+//! custom resources and others.
 
 use serde_json::{Value, json};
 
@@ -170,7 +170,7 @@ fn custom_resource(object: &mut Value) {
     }
 }
 
-/// Device requests ask for one device unless they say otherwise.
+/// Sets the defaults of a device claim: a device request is for one device.
 fn claim(spec: &mut Value) {
     let Some(devices) = object_mut(spec, "devices") else { return };
     for request in items_mut(devices, "requests") {

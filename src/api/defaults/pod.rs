@@ -1,4 +1,4 @@
-//! Pods and pod templates.
+//! Defaults of Pods and pod templates.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,8 @@ use crate::value::{
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// A pod: the spec, and what upstream adds for pods but not for templates.
+/// Sets the defaults of a pod: those of its spec, and those that upstream sets for pods but not for
+/// templates.
 pub(super) fn pod(object: &mut Value) {
     if let Some(spec) = ensure_object(object, "spec") {
         if int_at(spec, "terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
@@ -42,7 +43,7 @@ pub(super) fn pod(object: &mut Value) {
     }
 }
 
-/// Containers on the host's network own the host's port of the same number.
+/// Sets the host port of each container port on the host's network to the container port.
 fn host_ports(container: &mut Value) {
     for port in items_mut(container, "ports") {
         if int_at(port, "hostPort").unwrap_or_default() == 0 {
@@ -53,7 +54,7 @@ fn host_ports(container: &mut Value) {
     }
 }
 
-/// `podIP` and `podIPs` say the same; the single one wins.
+/// Synchronizes `podIP` and the first item of `podIPs`; `podIP` takes precedence.
 fn pod_addresses(status: &mut Value) {
     let single = str_at(status, "podIP").to_owned();
     let first = items(status, "podIPs").first().map(|ip| str_at(ip, "ip").to_owned());
@@ -65,14 +66,15 @@ fn pod_addresses(status: &mut Value) {
     }
 }
 
-/// `spec.template` of a workload; a template without `spec` gets one, as Go's zero struct would.
+/// Sets the defaults of a workload's `spec.template`. A template without `spec` receives one, like
+/// Go's zero struct.
 pub fn pod_template(template: &mut Value) {
     if let Some(spec) = ensure_object(template, "spec") {
         pod_spec(spec);
     }
 }
 
-/// A pod spec wherever it stands.
+/// Sets the defaults of a pod spec in a pod or a template.
 pub fn pod_spec(spec: &mut Value) {
     if str_at(spec, "serviceAccountName").is_empty() {
         if let Some(alias) = get(spec, "serviceAccount").as_str().map(str::to_owned) {
@@ -193,7 +195,7 @@ fn downward_fields(source: &mut Value) {
     }
 }
 
-/// The spec of a volume claim.
+/// Sets the defaults of a PersistentVolumeClaim's spec.
 pub(super) fn claim_spec(spec: &mut Value) {
     default_to(spec, "volumeMode", "Filesystem");
     if has(spec, "resources") {

@@ -1,4 +1,5 @@
-//! Resource lists: rounding, requests from limits, and the sums of a pod for pod-level resources.
+//! Defaults of resource lists: rounding, requests from limits, and pod-level resources from the
+//! sums of the containers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::quantity::Quantity;
 use crate::value::{ensure_object, get, is_empty, items, object_mut, set, str_at};
 
-/// Rounds every quantity of a resource list up to thousandths.
+/// Rounds every quantity of a resource list up to a multiple of one thousandth.
 pub(super) fn round(value: &mut Value, key: &str) {
     let Some(list) = value.get_mut(key).and_then(Value::as_object_mut) else { return };
     for amount in list.values_mut() {
@@ -21,7 +22,7 @@ pub(super) fn round(value: &mut Value, key: &str) {
     }
 }
 
-/// Copies limits to the requests that are not set.
+/// Copies each limit without a request to the requests.
 pub(super) fn requests_from_limits(container: &mut Value) {
     let Some(resources) = object_mut(container, "resources") else { return };
     let Some(limits) = get(resources, "limits").as_object().filter(|l| !l.is_empty()).cloned()
@@ -58,8 +59,8 @@ fn raise(total: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// What all containers need together: the running ones and sidecars summed, or the largest init
-/// step if that is more.
+/// The resources of all containers: the sum of the containers and sidecars, or the maximum during
+/// initialization if that is larger.
 fn aggregate(spec: &Value, key: &str) -> Amounts {
     let mut total = Amounts::new();
     for container in items(spec, "containers") {
@@ -81,7 +82,7 @@ fn aggregate(spec: &Value, key: &str) -> Amounts {
     total
 }
 
-/// What all containers of a pod request together, by resource.
+/// The total requests of all containers of a pod, by resource.
 pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
     aggregate(spec, "requests")
 }
@@ -90,7 +91,7 @@ fn supported(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// Fills the pod-level resources of a pod that states some of them.
+/// Sets the pod-level resources of a pod that specifies some of them.
 pub fn default_pod_level(spec: &mut Value) {
     let Some(resources) = spec.get("resources").filter(|r| r.is_object()) else { return };
     let (no_limits, no_requests) = (is_empty(resources, "limits"), is_empty(resources, "requests"));

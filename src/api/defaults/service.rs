@@ -1,4 +1,4 @@
-//! Services and Endpoints.
+//! Defaults of Services and Endpoints.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::value::{
     str_at,
 };
 
-/// Seconds a client stays with its endpoint under `ClientIP` affinity.
+/// Default duration of `ClientIP` session affinity in seconds.
 const AFFINITY_SECONDS: i64 = 10_800;
 
 pub(super) fn service(object: &mut Value) {
