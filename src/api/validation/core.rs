@@ -1,4 +1,4 @@
-//! The core group.
+//! Validation of the kinds of the core group (upstream's `pkg/apis/core/validation`).
 
 pub mod claim;
 pub mod config_map;

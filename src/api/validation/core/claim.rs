@@ -1,4 +1,4 @@
-//! The spec of a volume claim.
+//! Validation of persistent volume claims.
 
 use serde_json::Value;
 
@@ -11,11 +11,11 @@ use crate::validation::numbers::quantity;
 use crate::validation::{each, names, one_of};
 use crate::value::{at, entries, get, has, items, restore, semantic_equal, set, str_at, str_in};
 
-/// How a volume may be mounted, sorted.
+/// Access modes of volumes and claims, sorted.
 pub const ACCESS_MODES: [&str; 4] =
     ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-/// A claim's spec, also in templates.
+/// Validates the spec of a claim or of a claim template (`ValidatePersistentVolumeClaimSpec`).
 pub fn claim_spec(spec: &Value, path: &Path) -> ErrorList {
     let mut errors =
         access_modes(spec, path, "at least 1 access mode is required", |errors, spec, path| {
@@ -44,7 +44,9 @@ pub fn claim_spec(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Access modes of claims and volumes; `between` adds what upstream checks after presence.
+/// Validates `accessModes` of a claim or a volume. `missing` is the text of the error for an empty
+/// list; `between` adds the errors that upstream reports between the check for an empty list and
+/// the checks of its values.
 pub(super) fn access_modes(
     spec: &Value,
     path: &Path,
@@ -107,7 +109,7 @@ fn sources(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A spec as upstream prints it.
+/// The spec of a claim in the form in which upstream prints it.
 const PRINTED: Shape = Shape::Struct(&[
     ("AccessModes", "accessModes", Shape::List(&Shape::Text)),
     ("Selector", "selector", Shape::Selector),
@@ -144,20 +146,23 @@ const PRINTED: Shape = Shape::Struct(&[
     ("VolumeAttributesClassName", "volumeAttributesClassName", Shape::Pointer),
 ]);
 
-/// The annotation that named a claim's class before there was a field.
+/// Annotation that names the storage class; the field `storageClassName` has replaced it.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// A new claim.
+/// Validates a new claim (`ValidatePersistentVolumeClaim`).
 pub fn validate(object: &Value) -> ErrorList {
     claim_spec(get(object, "spec"), &Path::new("spec"))
 }
 
-/// A changed claim: only the size of a bound claim, its class of attributes and the name of its
-/// volume may change.
+/// Validates an update of a claim (`ValidatePersistentVolumeClaimUpdate`). Only the size and the
+/// volume attributes class of a bound claim, and the volume name of a claim without one, may
+/// change. An unset storage class may be set; if the claim has the class annotation, only to its
+/// value.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = super::config_map::prefix(object);
     errors.extend(validate(object));
-    // A claim that names a group may name any (`allowInvalidAPIGroupInDataSourceOrRef`).
+    // If a data source of the old claim has an API group, the new one may have any
+    // (`allowInvalidAPIGroupInDataSourceOrRef`).
     let source = |key: &str| at(old, &["spec", key, "apiGroup"]).is_string();
     if source("dataSource") || source("dataSourceRef") {
         errors.retain(|error| {
@@ -217,8 +222,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A class of attributes that is in use cannot be removed (upstream's
-/// `validateVolumeAttributesClassName`).
+/// Rejects the removal of a volume attributes class that is in use
+/// (`validateVolumeAttributesClassName`).
 fn attributes_class_change(object: &Value, old: &Value) -> Option<Error> {
     const CLASS: &str = "volumeAttributesClassName";
     let (class, before) = (get(get(object, "spec"), CLASS), get(get(old, "spec"), CLASS));
@@ -236,7 +241,7 @@ fn attributes_class_change(object: &Value, old: &Value) -> Option<Error> {
     None
 }
 
-/// Steps of a resize, sorted as errors list them.
+/// States of a resize, in the order in which errors list them.
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
@@ -245,7 +250,7 @@ const RESIZES: [&str; 5] = [
     "NodeResizePending",
 ];
 
-/// A write to the status.
+/// Validates a status update (`ValidatePersistentVolumeClaimStatusUpdate`).
 pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -263,7 +268,7 @@ pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     for (name, step) in entries(status, "allocatedResourceStatuses") {
         errors.extend(storage_name(name, &field));
         if !step.as_str().is_some_and(|step| RESIZES.contains(&step)) {
-            // Upstream shows the name, not the step.
+            // Upstream's error contains the name of the resource, not the state.
             errors.push(Error::not_supported(&field, name.as_str(), &RESIZES));
         }
     }
@@ -280,7 +285,7 @@ pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     errors
 }
 
-/// Of Kubernetes' own resources a claim has storage alone.
+/// Validates a resource name in a status: of the native resources, only `storage` is valid.
 fn storage_name(name: &str, field: &Path) -> ErrorList {
     let errors: ErrorList = each(field, name, names::qualified_name(name)).collect();
     if errors.is_empty() && is_native(name) && name != "storage" {
@@ -289,7 +294,7 @@ fn storage_name(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// A claim may shrink no further than to what it has.
+/// Rejects a decrease of the requested size to the capacity of the status or below.
 fn size_change(object: &Value, old: &Value) -> Option<Error> {
     let zero = crate::quantity::Quantity::from_int(0);
     let amount = |v: &Value, path: &[&str]| quantity(at(v, path)).unwrap_or(zero);

@@ -1,4 +1,4 @@
-//! The statuses of containers: who may come back, who runs them, and what they were given.
+//! Validation of container statuses: state transitions, users and allocated device resources.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,12 +10,13 @@ use crate::validation::names;
 use crate::validation::numbers::quantity;
 use crate::value::{at, get, items, str_at, str_in};
 
-/// Longest message about the health of a resource.
+/// Maximum length in bytes of the health message of a device resource.
 const MESSAGE_MAX: usize = 1024;
-/// Sorted, as errors list them.
+/// Health values, in the order in which errors list them.
 const HEALTH: [&str; 3] = ["Healthy", "Unhealthy", "Unknown"];
-/// Largest id of a group, and of a user as the kernel has them.
+/// Maximum group ID.
 const GROUP_MAX: i64 = 2_147_483_647;
+/// Maximum user ID of the Linux kernel.
 const USER_MAX: i64 = 4_294_967_295;
 
 const LISTS: [(&str, &str); 3] = [
@@ -24,9 +25,10 @@ const LISTS: [(&str, &str); 3] = [
     ("ephemeralContainerStatuses", "ephemeralContainers"),
 ];
 
-/// A container that ended for good does not run again.
+/// Rejects a status in which a terminated container is not terminated, if the restart policy does
+/// not permit a restart.
 pub(super) fn transitions(status: &Value, was: &Value, spec: &Value, path: &Path) -> ErrorList {
-    // One rule that restarts all lets all come back.
+    // One `RestartAllContainers` rule permits every regular and init container to restart.
     let together = ["containers", "initContainers"].into_iter().any(|list| {
         items(spec, list).iter().flat_map(|c| items(c, "restartPolicyRules")).any(restarts_all)
     });
@@ -59,7 +61,7 @@ pub(super) fn transitions(status: &Value, was: &Value, spec: &Value, path: &Path
     errors
 }
 
-/// The first container of each name.
+/// Returns the first container of each name.
 fn by_name(containers: &[Value]) -> HashMap<&str, &Value> {
     let mut named = HashMap::with_capacity(containers.len());
     for container in containers {
@@ -72,8 +74,8 @@ fn restarts_all(rule: &Value) -> bool {
     str_at(rule, "action") == "RestartAllContainers"
 }
 
-/// Whether a container that ended with this code is started again: by its rules, its own policy, or
-/// the pod's.
+/// Reports whether the kubelet restarts a container that exited with `code`: its restart rules
+/// apply first, then its own restart policy, then that of the pod.
 fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     let by_policy = |policy: &str| match policy {
         "Never" => Some(false),
@@ -98,7 +100,8 @@ fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     by_policy(own).unwrap_or_else(pod)
 }
 
-/// Ids as the system can have them.
+/// Validates the Linux user of each container status: its IDs are in range, and a Windows pod has
+/// none.
 pub(super) fn users(status: &Value, spec: &Value, path: &Path) -> ErrorList {
     let system = str_in(spec, &["os", "name"]);
     let mut errors = ErrorList::new();
@@ -137,7 +140,8 @@ fn ids(linux: &Value, field: &Path) -> ErrorList {
     errors
 }
 
-/// The resources of devices that containers were given, and how they are.
+/// Validates `allocatedResourcesStatus`: the names of the resources and the health of their
+/// devices.
 pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList {
     const KEY: &str = "allocatedResourcesStatus";
     let extended = get(status, "extendedResourceClaimStatus");
@@ -155,7 +159,7 @@ pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList 
                 continue;
             }
             let name = str_at(one, "name");
-            // Statuses of containers that the pod does not have are let through.
+            // The names are not checked in the status of a container that is not in the spec.
             let container = containers.get(name).filter(|_| !all.is_empty());
             let granted = container.map(|container| Granted::of(container, extended));
             for (index, resource) in all.iter().enumerate() {
@@ -168,12 +172,12 @@ pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList 
     errors
 }
 
-/// The resources that a container asks for.
+/// The resources that a container requests.
 struct Granted<'a> {
     container: &'a Value,
-    /// Names of claims, with the request behind a slash where one is named.
+    /// Names of claims: `claim/request` if the container names a request, otherwise `claim`.
     claims: HashSet<String>,
-    /// Requests of the claim that was made for extended resources.
+    /// Names of the requests in the claim for extended resources that are mapped to this container.
     mapped: HashSet<&'a str>,
     extended: &'a Value,
 }
@@ -200,7 +204,7 @@ impl<'a> Granted<'a> {
         }
     }
 
-    /// A resource is one that the container asks for.
+    /// Checks that the container requests the resource.
     fn check(&self, resource: &Value, field: &Path) -> Option<Error> {
         let name = str_at(resource, "name");
         let (found, text) = if let Some(claim) = name.strip_prefix("claim:") {
@@ -302,7 +306,7 @@ mod tests {
         );
     }
 
-    /// From an answer of kube-apiserver 1.37.1, and texts of its source.
+    /// The expected texts are a response of kube-apiserver 1.37.1 and texts of its source.
     #[test]
     fn resources_are_asked_for_and_well_or_not() {
         let spec = json!({"containers": [{"name": "c", "resources": {"claims": [{"name": "a", "request": "r"}], "requests": {"e.com/g": "1"}}}]});

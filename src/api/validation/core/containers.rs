@@ -1,4 +1,4 @@
-//! Containers, init containers and ephemeral containers.
+//! Validation of containers, init containers and ephemeral containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,19 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, int_at, is_empty, items, str_at};
 
-/// What containers need to know of their pod.
+/// The parts of a pod spec that the validation of its containers uses.
 pub(super) struct Surroundings<'a> {
+    /// The valid volumes of the pod by name.
     pub(super) volumes: BTreeMap<&'a str, &'a Value>,
-    /// Sorted names.
+    /// Names of the pod's resource claims, sorted.
     pub(super) claims: Vec<&'a str>,
+    /// `terminationGracePeriodSeconds` of the pod.
     pub(super) grace: Option<i64>,
     pub(super) restart_policy: &'a str,
     pub(super) host_users: bool,
 }
 
-/// All three lists.
+/// Validates the regular, init and ephemeral containers of a pod spec.
 pub(super) fn all(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
     let mut errors = regular(items(spec, "containers"), around, &path.child("containers"));
     errors.extend(init(spec, around, &path.child("initContainers")));
@@ -93,7 +95,7 @@ fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
     errors
 }
 
-/// Fields that an ephemeral container may not have.
+/// Fields that an ephemeral container cannot have.
 const NOT_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
@@ -142,7 +144,8 @@ fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList 
     errors
 }
 
-/// An image with spaces around it; checked for pods, not for templates.
+/// Rejects an image name with leading or trailing whitespace. Applies to pods, not to pod
+/// templates.
 pub(super) fn image_spaces(container: &Value, path: &Path) -> Option<Error> {
     let image = str_at(container, "image");
     (image.trim() != image).then(|| {
@@ -274,8 +277,9 @@ fn resize_policy(container: &Value, pod_policy: &str, path: &Path) -> ErrorList 
     errors
 }
 
-/// Most restart rules of a container, and most exit codes of a rule.
+/// Maximum number of restart rules of a container.
 const RULES_MAX: usize = 20;
+/// Maximum number of exit codes of a restart rule.
 const EXIT_CODES_MAX: usize = 255;
 
 fn restart_policy(container: &Value, path: &Path) -> ErrorList {

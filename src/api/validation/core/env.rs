@@ -1,4 +1,4 @@
-//! Environment variables and their sources.
+//! Validation of environment variables and their sources.
 
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
+/// Pod fields that a downward API volume can reference, sorted.
 pub(super) const VOLUME_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -43,7 +44,7 @@ const RESOURCES: [&str; 6] = [
 const SIZES: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-/// `env` of a container.
+/// Validates `env` of a container (`ValidateEnv`).
 pub(super) fn env(container: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, variable) in items(container, "env").iter().enumerate() {
@@ -91,7 +92,8 @@ fn value_from(variable: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A reference to a field of the pod; `allowed` is sorted.
+/// Validates a reference to a field of the pod (`validateObjectFieldSelector`). `allowed` is
+/// sorted.
 pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &Path) -> ErrorList {
     let (version, label) = (str_at(reference, "apiVersion"), str_at(reference, "fieldPath"));
     if version.is_empty() {
@@ -126,7 +128,8 @@ pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &Path) -> Err
     super::super::one_of(label, allowed, &field).into_iter().collect()
 }
 
-/// A reference to a resource of a container.
+/// Validates a reference to a resource of a container (`validateContainerResourceFieldSelector`).
+/// `volume` is true for a file of a downward API volume, which has to name the container.
 pub(super) fn resource_field_ref(reference: &Value, path: &Path, volume: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let resource = str_at(reference, "resource");
@@ -202,7 +205,7 @@ fn file_key(reference: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `envFrom` of a container.
+/// Validates `envFrom` of a container (`ValidateEnvFrom`).
 pub(super) fn env_from(container: &Value, path: &Path) -> ErrorList {
     let list = path.child("envFrom");
     let mut errors = ErrorList::new();

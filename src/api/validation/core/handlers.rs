@@ -1,4 +1,4 @@
-//! Probes and lifecycle hooks.
+//! Validation of probes and lifecycle hooks.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::validation::numbers::all_non_negative;
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, int_at, items, str_at};
 
-/// `livenessProbe`, `readinessProbe` and `startupProbe`.
+/// Validates `livenessProbe`, `readinessProbe` and `startupProbe` of a container.
 pub(super) fn probes(container: &Value, grace: Option<i64>, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for kind in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -45,7 +45,7 @@ pub(super) fn probes(container: &Value, grace: Option<i64>, path: &Path) -> Erro
     errors
 }
 
-/// `lifecycle`.
+/// Validates `lifecycle` of a container.
 pub(super) fn lifecycle(container: &Value, grace: Option<i64>, path: &Path) -> ErrorList {
     let lifecycle = get(container, "lifecycle");
     let hooks = ["postStart", "preStop"].into_iter().filter(|hook| has(lifecycle, hook));
@@ -109,7 +109,7 @@ fn http_get(action: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A port by number or name.
+/// Validates a port number or a port name (`ValidatePortNumOrName`).
 pub fn port(value: &Value, path: &Path) -> ErrorList {
     match value {
         Value::String(name) => each(path, name.as_str(), names::port_name(name)).collect(),

@@ -1,9 +1,9 @@
-//! Rules of images that containers and volumes name.
+//! Validation of the images that containers and volumes name.
 
 use crate::field::{Error, Path};
 use crate::validation::one_of;
 
-/// `imagePullPolicy` (upstream's `validatePullPolicy`).
+/// Validates `imagePullPolicy` (`validatePullPolicy`).
 pub(super) fn pull_policy(policy: &str, path: &Path) -> Option<Error> {
     if policy.is_empty() {
         Some(Error::required(path, ""))

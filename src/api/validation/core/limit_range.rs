@@ -1,4 +1,4 @@
-//! Limit ranges.
+//! Validation of limit ranges.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::validation::{each, names};
 use crate::value::{entries, get, is_empty, items, str_at};
 
 const TYPES: [&str; 3] = ["Pod", "Container", "PersistentVolumeClaim"];
-/// Lists of amounts, in the order in which upstream looks at their names.
+/// Fields with resource quantities, in the order in which upstream validates their names.
 const LISTS: [&str; 5] = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
-/// Largest number whose thousandfold is still counted in `i64` (`resource.MaxMilliValue`).
+/// Largest number of which the thousandfold fits in an `i64` (`resource.MaxMilliValue`).
 const MILLI_MAX: i64 = i64::MAX / 1000;
 
-/// A new or changed limit range.
+/// Validates a new or updated limit range (`ValidateLimitRange`).
 pub fn validate(object: &Value) -> ErrorList {
     let path = Path::new("spec").child("limits");
     let (mut errors, mut seen) = (ErrorList::new(), BTreeSet::new());
@@ -78,7 +78,8 @@ fn limits(limit: &Value, kind: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// The order of the amounts of one resource.
+/// Compares the quantities of one resource: `min`, `defaultRequest`, `default` and `max` are in
+/// ascending order, and `maxLimitRequestRatio` is consistent with `min` and `max`.
 fn amounts(limit: &Value, kind: &str, name: &str, path: &Path) -> ErrorList {
     let amount = |list: &str| quantity(get(get(limit, list), name));
     let for_containers = |list: &str| if kind == "Pod" { None } else { amount(list) };

@@ -1,4 +1,4 @@
-//! Volume mounts and block devices of a container.
+//! Validation of the volume mounts and block devices of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,8 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::one_of;
 use crate::value::{at, bool_at, get, has, items, str_at};
 
+/// Validates `volumeMounts` of a container (`ValidateVolumeMounts`). `volumes` contains the valid
+/// volumes of the pod.
 pub(super) fn mounts(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,
@@ -111,6 +113,8 @@ fn propagation(mount: &Value, container: &Value, list: &Path) -> ErrorList {
     errors
 }
 
+/// Validates `volumeDevices` of a container (`ValidateVolumeDevices`). `volumes` contains the valid
+/// volumes of the pod.
 pub(super) fn devices(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,

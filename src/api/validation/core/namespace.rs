@@ -1,4 +1,4 @@
-//! Namespaces.
+//! Validation of namespaces.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::value::{at, get, items, str_in};
 
 const STANDARD: [&str; 3] = ["kubernetes", "foregroundDeletion", "orphan"];
 
-/// A new namespace.
+/// Validates a new namespace (`ValidateNamespace`).
 pub fn validate(object: &Value) -> ErrorList {
     let path = Path::new("spec").child("finalizers");
     items(get(object, "spec"), "finalizers")
@@ -29,7 +29,8 @@ fn finalizer(name: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// A write to `status` or `finalize`.
+/// Validates an update of `status` (`ValidateNamespaceStatusUpdate`) or `finalize`
+/// (`ValidateNamespaceFinalizeUpdate`).
 pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     match subresource {
         "status" => {

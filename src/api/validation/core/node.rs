@@ -1,4 +1,4 @@
-//! Nodes: taints, pod ranges, the provider's identity.
+//! Validation of nodes: taints, pod CIDRs, provider ID and status.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::validation::numbers::quantity;
 use crate::validation::{each, names, net, one_of};
 use crate::value::{entries, get, items, str_at};
 
-/// Longest name of a feature.
+/// Maximum length in bytes of the name of a declared feature.
 const FEATURE_MAX: usize = 253;
 
 const TAINT: Shape = Shape::Struct(&[
@@ -24,7 +24,7 @@ const TAINT: Shape = Shape::Struct(&[
 const ADDRESS: Shape =
     Shape::Struct(&[("Type", "type", Shape::Text), ("Address", "address", Shape::Text)]);
 
-/// A node: taints and pod ranges.
+/// Validates a new node: its taints and pod CIDRs (`ValidateNode`).
 pub fn node(object: &Value) -> ErrorList {
     let spec = get(object, "spec");
     let mut errors = ErrorList::new();
@@ -69,7 +69,8 @@ pub fn node(object: &Value) -> ErrorList {
     errors
 }
 
-/// What a node says it has: amounts, and features in order.
+/// Validates `capacity`, `allocatable` and `declaredFeatures` of a status. The features are sorted
+/// and distinct.
 fn offered(status: &Value) -> ErrorList {
     let path = Path::new("status");
     let mut errors = ErrorList::new();
@@ -118,7 +119,7 @@ fn is_feature(name: &str) -> bool {
         })
 }
 
-/// An address is named once.
+/// Rejects duplicate addresses in a status.
 fn addresses(status: &Value) -> ErrorList {
     let list = items(status, "addresses");
     let field = Path::new("status").child("addresses");
@@ -135,7 +136,7 @@ fn addresses(status: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates a status update.
 pub fn node_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -146,7 +147,8 @@ pub fn node_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     errors
 }
 
-/// A changed node: its provider stays, and so do pod ranges once given.
+/// Validates an update of a node (`ValidateNodeUpdate`): the provider ID and the pod CIDRs are
+/// immutable once set.
 pub fn node_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();

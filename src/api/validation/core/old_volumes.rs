@@ -1,5 +1,5 @@
-//! Volumes of drivers that moved out of tree, and of Fibre Channel and iSCSI: in pods and as
-//! persistent ones.
+//! Validation of the volume sources of drivers that moved out of tree, of Fibre Channel and of
+//! iSCSI, in pods and in persistent volumes.
 
 use serde_json::Value;
 
@@ -8,11 +8,11 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names, one_of};
 use crate::value::{bool_at, entries, get, has, int_at, items, str_at};
 
-/// Longest `name:targetPortal` of an iSCSI volume with an initiator's name.
+/// Maximum length in bytes of `name:targetPortal` of an iSCSI volume with an initiator name.
 const ISCSI_NAME_MAX: usize = 64;
 const QUOBYTE_TENANT_MAX: usize = 64;
 
-/// Whether the source stands in a pod or is a persistent volume's (of this name).
+/// The object that contains a volume source: a pod, or a persistent volume with its name.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Of<'a> {
     Pod,
@@ -25,7 +25,8 @@ impl Of<'_> {
     }
 }
 
-/// What is wrong with a source of `kind`; those that are no old driver's have no faults here.
+/// Validates a volume source of this `kind`. Returns no errors for the kinds that other modules
+/// validate.
 pub(super) fn old_source(kind: &str, source: &Value, of: Of<'_>, path: &Path) -> ErrorList {
     match kind {
         "gitRepo" => {
@@ -77,7 +78,7 @@ fn between(value: i64, least: i64, path: &Path) -> Option<Error> {
 fn disk(source: &Value, name: &str, path: &Path) -> ErrorList {
     let mut errors = required(source, &[name], path);
     let partition = int_at(source, "partition").unwrap_or_default();
-    // Zero is none, though the text leaves it out.
+    // Zero is valid and means no partition, although the text of the error starts at 1.
     errors.extend(between(partition, 1, &path.child("partition")));
     errors
 }
@@ -87,7 +88,7 @@ fn monitors(source: &Value, path: &Path) -> ErrorList {
     none.then(|| Error::required(&path.child("monitors"), "")).into_iter().collect()
 }
 
-/// The secret of a source, which a persistent volume's names with its namespace.
+/// Validates `secretRef` of a source. In a persistent volume, the reference also needs a namespace.
 fn secret(source: &Value, of: Of<'_>, path: &Path) -> ErrorList {
     let keys: &[&str] = if of.is_pod() { &["name"] } else { &["name", "namespace"] };
     match get(source, "secretRef") {
@@ -98,7 +99,7 @@ fn secret(source: &Value, of: Of<'_>, path: &Path) -> ErrorList {
 
 fn glusterfs(source: &Value, path: &Path) -> ErrorList {
     let mut errors = required(source, &["endpoints", "path"], path);
-    // A field of persistent volumes alone.
+    // Only persistent volumes have this field.
     let field = path.child("endpointsNamespace");
     match get(source, "endpointsNamespace").as_str() {
         Some("") => {
@@ -182,8 +183,8 @@ fn quobyte(source: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Whether Go's `net.SplitHostPort` takes a text: one colon before the port, brackets around a host
-/// that has some.
+/// Reports whether Go's `net.SplitHostPort` accepts the text: one colon before the port, and
+/// brackets around a host that contains colons.
 fn is_host_and_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else { return false };
     let host = match host.strip_prefix('[') {
@@ -266,10 +267,10 @@ fn iscsi(source: &Value, of: Of<'_>, path: &Path) -> ErrorList {
     errors
 }
 
-/// The error of a name that is too long together with its target portal.
+/// Text of the error for a volume name that is too long in combination with its target portal.
 pub(super) const ISCSI_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 
-/// Whether a volume's name and target portal are too long for one with an initiator's name.
+/// Reports whether the source has an initiator name and `name:targetPortal` is too long.
 pub(super) fn is_iscsi_name_too_long(source: &Value, name: &str) -> bool {
     has(source, "initiatorName")
         && name.len() + 1 + str_at(source, "targetPortal").len() > ISCSI_NAME_MAX
@@ -278,7 +279,8 @@ pub(super) fn is_iscsi_name_too_long(source: &Value, name: &str) -> bool {
 fn iscsi_name(name: &str, of: Of<'_>, path: &Path) -> Option<Error> {
     let alphanumeric = |rest: &str, count: usize| {
         let mut chars = rest.chars();
-        // The expressions have an unescaped dot: any character but a new line.
+        // Upstream's regular expressions have an unescaped dot, which matches any character but a
+        // newline.
         chars.next().is_some_and(|any| any != '\n')
             && chars.as_str().len() == count
             && chars.all(|c| c.is_ascii_alphanumeric())
@@ -299,7 +301,8 @@ fn iscsi_name(name: &str, of: Of<'_>, path: &Path) -> Option<Error> {
     (!is_good).then(|| Error::invalid(path, name, "must be valid format"))
 }
 
-/// `iqn.` year `-` month `.` authority `:` rest, at any place up to the end.
+/// Reports whether the name contains `iqn.<year>-<month>.<authority>:<rest>`. The match starts
+/// anywhere and extends to the end of the name.
 fn is_iqn(name: &str) -> bool {
     name.match_indices("iqn.").any(|(at, _)| {
         let rest = name.get(at + 4..).unwrap_or_default();
@@ -331,8 +334,8 @@ mod tests {
         errors.iter().map(|e| format!("{}: {}", e.field, e.body())).collect()
     }
 
-    // Expectations: upstream's `validateFCVolumeSource`, `validateQuobyteVolumeSource` and their
-    // neighbours in pkg/apis/core/validation/validation.go.
+    // Expected texts: upstream's `validateFCVolumeSource`, `validateQuobyteVolumeSource` and the
+    // functions next to them in pkg/apis/core/validation/validation.go.
     #[test]
     fn fibre_channel_takes_targets_with_a_lun_or_ids() {
         assert_eq!(

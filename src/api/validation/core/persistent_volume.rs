@@ -1,4 +1,4 @@
-//! Persistent volumes.
+//! Validation of persistent volumes.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::validation::numbers::{positive_quantity, quantity};
 use crate::validation::{IMMUTABLE, names, one_of};
 use crate::value::{entries, get, has, is_empty, remove, semantic_equal, set, str_at, str_in};
 
-/// Sources in upstream's order of checks.
+/// Volume sources, in the order in which upstream validates them.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -45,7 +45,8 @@ const SECRET: Shape = Shape::Optional(&Shape::Struct(&[
     ("Namespace", "namespace", Shape::Text),
 ]));
 
-/// The sources as upstream prints them; those of removed drivers print with their JSON names.
+/// The volume sources in the form in which upstream prints them. The sources of removed drivers are
+/// printed with their JSON names.
 const PRINTED: Shape = Shape::Struct(&[
     ("GCEPersistentDisk", "gcePersistentDisk", Shape::Pointer),
     ("AWSElasticBlockStore", "awsElasticBlockStore", Shape::Pointer),
@@ -126,14 +127,14 @@ const AFFINITY: Shape = Shape::Optional(&Shape::Struct(&[(
     )])),
 )]));
 
-/// A new volume.
+/// Validates a new volume (`ValidatePersistentVolume`).
 pub fn validate(object: &Value) -> ErrorList {
     let name = str_at(get(object, "metadata"), "name");
     volume_spec(get(object, "spec"), name, false, &Path::new("spec"))
 }
 
-/// The spec of a volume of this name; `inline` when it stands in a volume attachment, where it has
-/// none.
+/// Validates the spec of the volume `name` (`ValidatePersistentVolumeSpec`). `inline` is true for
+/// the spec in a volume attachment, which has no name.
 pub fn volume_spec(spec: &Value, name: &str, inline: bool, path: &Path) -> ErrorList {
     const CONTEXT: &str = "in the context of inline volumes";
     let mut errors = ErrorList::new();
@@ -217,7 +218,7 @@ fn sources(spec: &Value, name: &str, path: &Path) -> ErrorList {
             errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
             continue;
         }
-        // Upstream's name of the path of this one.
+        // Upstream's path of this source differs from the field.
         let field = if kind == "gcePersistentDisk" { path.child("persistentDisk") } else { field };
         errors.extend(one_source(kind, source, name, &field));
         if kind == "local" && !get(spec, "nodeAffinity").is_object() {
@@ -306,7 +307,7 @@ fn classes(spec: &Value, inline: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// Labels of nodes that got a name without `beta`.
+/// Beta labels of nodes, and the stable labels that replace them.
 const STABLE: [(&str, &str); 5] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -315,8 +316,9 @@ const STABLE: [(&str, &str); 5] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// The old affinity with the keys of the new one where that is allowed: from a beta label to its
-/// stable name, or, as upstream's table yields nothing for all others, to none at all.
+/// Returns the old node affinity with the keys of the new one where upstream permits the change:
+/// from a beta label to its stable label, or from any other label to an empty key, because
+/// upstream's table yields an empty string for labels that it does not contain.
 fn relabelled(before: &Value, now: &Value) -> Value {
     let mut before = before.clone();
     let path = |at: usize, kind: &str, index: usize| {
@@ -339,7 +341,9 @@ fn relabelled(before: &Value, now: &Value) -> Value {
     before
 }
 
-/// A changed volume: its source, mode and place stay.
+/// Validates an update of a volume (`ValidatePersistentVolumeUpdate`): the source and the volume
+/// mode are immutable, and so is the node affinity once set, except for the change from a beta
+/// label to its stable label.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     const SECRET_KEY: &str = "controllerExpandSecretRef";
     let mut errors = validate(object);
@@ -367,7 +371,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Volumes and claims keep their mode.
+/// Rejects a change of `volumeMode` of a volume or a claim.
 pub(super) fn mode_stays(new: &Value, old: &Value) -> Option<Error> {
     let (mode, was) = (get(new, "volumeMode"), get(old, "volumeMode"));
     (mode != was).then(|| Error::invalid(&Path::new("volumeMode"), mode.clone(), IMMUTABLE))
@@ -402,7 +406,8 @@ mod tests {
         assert_eq!(refusals("beta.kubernetes.io/os", "kubernetes.io/os"), 0);
         assert_eq!(refusals("kubernetes.io/os", "beta.kubernetes.io/os"), 1);
         assert_eq!(refusals("kubernetes.io/hostname", "kubernetes.io/os"), 1);
-        // Recorded: a key that is taken away is refused for being empty alone.
+        // Recorded response: an update that empties the key is rejected only because the key is
+        // empty.
         assert_eq!(refusals("kubernetes.io/hostname", ""), 0);
     }
 

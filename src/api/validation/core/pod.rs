@@ -1,4 +1,4 @@
-//! Pods and pod templates.
+//! Validation of pods and pod templates.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::validation::numbers::non_negative;
 use crate::validation::{each, names, net, one_of};
 use crate::value::{at, bool_at, get, has, int_at, items, remove, str_at, str_in};
 
-/// A new pod.
+/// Validates a new pod (`ValidatePodCreate`).
 pub fn validate(pod: &Value) -> ErrorList {
     let mut errors = body(pod);
     let (spec, path) = (get(pod, "spec"), Path::new("spec"));
@@ -29,7 +29,7 @@ pub fn validate(pod: &Value) -> ErrorList {
     errors
 }
 
-/// What new and changed pods have in common.
+/// Validates the parts of a pod to which the same rules apply in a creation and in an update.
 pub(super) fn body(pod: &Value) -> ErrorList {
     let (spec, path) = (get(pod, "spec"), Path::new("spec"));
     let mut errors = annotations(get(pod, "metadata"), spec, &Path::new("metadata"));
@@ -59,7 +59,7 @@ pub(super) fn body(pod: &Value) -> ErrorList {
     errors
 }
 
-/// Annotations with a meaning for pods.
+/// Validates the annotations that have a meaning for pods.
 fn annotations(meta: &Value, spec: &Value, path: &Path) -> ErrorList {
     const MIRROR: &str = "kubernetes.io/config.mirror";
     const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -85,7 +85,7 @@ fn annotations(meta: &Value, spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `template` of a workload at `path`.
+/// Validates `template` of a workload at `path` (`ValidatePodTemplateSpec`).
 pub fn template(template: &Value, path: &Path) -> ErrorList {
     let (meta, spec) = (get(template, "metadata"), get(template, "spec"));
     let mut errors = validate_labels(meta, "labels", path);
@@ -99,7 +99,7 @@ pub fn template(template: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A pod spec; `pod` is false in templates.
+/// Validates a pod spec (`ValidatePodSpec`). `pod` is false for the spec of a template.
 fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !has(spec, "terminationGracePeriodSeconds") {
@@ -292,9 +292,11 @@ fn host_network_ports(spec: &Value, pod: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// Most name servers and search paths of a pod, and most bytes of the search list.
+/// Maximum number of DNS name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
+/// Maximum number of DNS search paths of a pod.
 const SEARCHES_MAX: usize = 32;
+/// Maximum length in bytes of all DNS search paths of a pod.
 const SEARCH_BYTES_MAX: usize = 2048;
 
 fn dns_config(spec: &Value, path: &Path) -> ErrorList {
@@ -380,7 +382,7 @@ fn scheduling_gates(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Longest host name that a pod may give itself.
+/// Maximum length in bytes of `hostnameOverride`.
 const HOSTNAME_MAX: usize = 64;
 
 fn host_names(spec: &Value, path: &Path) -> ErrorList {
@@ -464,7 +466,7 @@ mod tests {
         assert!(errors[0].to_string().starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"));
     }
 
-    /// An answer of kube-apiserver 1.37.1 about a template.
+    /// The expected text is the response of kube-apiserver 1.37.1 to a template.
     #[test]
     fn claims_of_a_pods_own_resources_are_forbidden_and_no_more() {
         let mut bad = pod();

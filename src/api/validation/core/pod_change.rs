@@ -1,4 +1,4 @@
-//! Changes of pods: the few fields that may change, and writes to a part.
+//! Validation of pod updates: the fields that may change, and the subresources.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::field::{Error, ErrorList, Path, distinct};
 use crate::validation::names;
 use crate::value::{at, get, int_at, items, remove, restore, semantic_equal, set, str_at};
 
-/// A changed pod.
+/// Validates an update of a pod (`ValidatePodUpdate`).
 pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
     let mut errors = body(pod);
     let (new, old_spec, path) = (get(pod, "spec"), get(old, "spec"), Path::new("spec"));
@@ -88,7 +88,7 @@ fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<Error
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Everything but the few updatable fields must be as before.
+/// Rejects changes of all fields except the updatable ones.
 fn frozen_fields(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut munged = new.clone();
@@ -123,7 +123,7 @@ fn frozen_fields(new: &Value, old: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Writes to `status`, `ephemeralcontainers` and `resize`.
+/// Validates an update of `status`, `ephemeralcontainers` or `resize`.
 pub fn validate_subresource(subresource: &str, pod: &Value, old: &Value) -> ErrorList {
     match subresource {
         "status" => super::pod_status::validate(pod, old),

@@ -1,5 +1,5 @@
-//! Resizes of pods: of their resources, cpu and memory may change, and nothing may vanish
-//! (`ValidatePodResize`).
+//! Validation of pod resizes: of the resources, only cpu and memory may change, and no request or
+//! limit may be removed (`ValidatePodResize`).
 
 use serde_json::Value;
 
@@ -11,15 +11,16 @@ use crate::value::{
     semantic_equal, str_at, str_in,
 };
 
-/// Marks the copy that a node makes of a pod of its own.
+/// Annotation of a mirror pod, which the kubelet creates for a static pod.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const ONLY: &str = "only cpu and memory resources are mutable";
 
-/// The pod as a whole: upstream's path of an empty name.
+/// The path of the whole pod: upstream's path with an empty name.
 pub(super) fn whole() -> Path {
     Path::new("[]")
 }
 
+/// Validates an update of `resize` (`ValidatePodResize`).
 pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     let mut errors = body(pod);
     let (new, was, path) = (get(pod, "spec"), get(old, "spec"), Path::new("spec"));
@@ -68,7 +69,7 @@ pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Requests and limits that were there are there; `what` begins upstream's sentence.
+/// Rejects the removal of requests and limits. `what` is the start of upstream's text.
 fn vanished(new: &Value, old: &Value, field: &Path, what: &str) -> ErrorList {
     let [now, before] = [new, old].map(|parent| get(parent, "resources"));
     let kinds = ["requests", "limits"].into_iter();
@@ -80,7 +81,7 @@ fn vanished(new: &Value, old: &Value, field: &Path, what: &str) -> ErrorList {
     .collect()
 }
 
-/// Makes cpu and memory what they were.
+/// Sets cpu and memory to the old values, so that the comparison ignores them.
 fn keep_mutable(resources: &mut Value, old: &Value) {
     for kind in ["requests", "limits"] {
         let (before, absent) = (get(old, kind), is_empty(resources, kind));
@@ -118,7 +119,7 @@ fn pod_level(new: &Value, was: &Value, munged: &mut Value, path: &Path) -> Error
     errors
 }
 
-/// The containers are those that there were, in their order.
+/// Checks that the containers and their order do not change.
 fn order(new: &Value, was: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for list in ["containers", "initContainers"] {

@@ -1,5 +1,5 @@
-//! The status of pods: addresses, conditions, claims, and what goes with them (upstream's
-//! `ValidatePodStatusUpdate`).
+//! Validation of the status of pods: addresses, conditions, resource claims and container statuses
+//! (`ValidatePodStatusUpdate`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,6 +10,7 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names, net};
 use crate::value::{get, has, int_at, items, str_at, str_in};
 
+/// Validates a status update.
 pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     let (status, was, path) = (get(pod, "status"), get(old, "status"), Path::new("status"));
     let (spec, old_spec) = (get(pod, "spec"), get(old, "spec"));
@@ -61,7 +62,7 @@ fn conditions(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// Which claims were made for the pod.
+/// Validates `resourceClaimStatuses`: each entry belongs to one resource claim of the spec.
 fn claims(list: &[Value], spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let known: HashSet<&str> =
@@ -85,7 +86,7 @@ fn claims(list: &[Value], spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// The claim that was made for extended resources.
+/// Validates `extendedResourceClaimStatus`, the claim for the extended resources of the pod.
 fn extended(status: &Value, spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !status.is_object() {
@@ -162,7 +163,8 @@ fn host_addresses(status: &Value, old: &Value, field: &Path) -> ErrorList {
     errors
 }
 
-/// Each address is one, and there is at most one of each family.
+/// Validates a list of addresses: it has at most one address of each family. Invalid addresses that
+/// the old status has are accepted.
 fn addresses(status: &Value, old: &Value, key: &str, field: &Path) -> ErrorList {
     let known: Vec<&str> = items(old, key).iter().map(|ip| str_at(ip, "ip")).collect();
     let all: Vec<&str> = items(status, key).iter().map(|ip| str_at(ip, "ip")).collect();
@@ -207,7 +209,7 @@ mod tests {
         validate(&pod, &old).iter().map(ToString::to_string).collect()
     }
 
-    /// From answers of kube-apiserver 1.37.1, and texts of its source.
+    /// The expected texts are responses of kube-apiserver 1.37.1 and texts of its source.
     #[test]
     fn claims_are_those_of_the_spec() {
         let status = json!({

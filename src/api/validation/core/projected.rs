@@ -1,4 +1,4 @@
-//! Projected volumes.
+//! Validation of projected volumes.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use crate::value::{get, has, int_at, items, str_at};
 const KEY_TYPES: [&str; 6] =
     ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
+/// Validates a `projected` volume source and its file paths, which are distinct.
 pub(super) fn projected(volume: &Value, path: &Path) -> ErrorList {
     let mut errors: ErrorList = mode(volume, "defaultMode", path).into_iter().collect();
     let mut paths = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Resource quotas.
+//! Validation of resource quotas.
 
 use serde_json::Value;
 
@@ -19,15 +19,15 @@ const SCOPES: [&str; 7] = [
     "VolumeAttributesClass",
 ];
 
-/// A new quota.
+/// Validates a new resource quota (`ValidateResourceQuota`).
 pub fn quota(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = amounts(spec, "hard", &path);
     let scopes = texts(spec, "scopes");
     let field = path.child("scopes");
-    // Upstream reports such errors per scope and resource; all are equal, and a status shows equal
-    // errors once. Each holds the whole list, so that many of them would take memory by the square
-    // of its length.
+    // Upstream reports these errors per scope and resource. They are all equal, and a `Status`
+    // contains equal errors once. Each error contains the whole list of scopes, so keeping all of
+    // them would take memory quadratic in its length.
     let mut reported = Vec::new();
     for scope in &scopes {
         let text = if !SCOPES.contains(scope) {
@@ -55,7 +55,7 @@ pub fn quota(object: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates a status update (`ValidateResourceQuotaStatusUpdate`).
 pub fn quota_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -66,7 +66,7 @@ pub fn quota_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     errors
 }
 
-/// Amounts of what quotas count.
+/// Validates the names and quantities of the resources in the field `key`.
 fn amounts(parent: &Value, key: &str, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for (name, amount) in entries(parent, key) {
@@ -94,8 +94,8 @@ fn standard_quota(name: &str) -> bool {
         || is_count(name)
 }
 
-/// Whether a scope can limit a resource; resources that are not standard have no scopes (upstream's
-/// `IsResourceQuotaScopeValidForResource`).
+/// Reports whether a scope can limit a resource. Any scope can be combined with a resource that is
+/// not a standard one (`IsResourceQuotaScopeValidForResource`).
 fn is_valid_for_resource(scope: &str, resource: &str) -> bool {
     let is_of_pods = || {
         let compute = resource.strip_prefix("requests.").or(resource.strip_prefix("limits."));
@@ -144,7 +144,8 @@ fn scope_requirement(one: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A changed quota: its scopes stay.
+/// Validates an update of a resource quota (`ValidateResourceQuotaUpdate`): the scopes are
+/// immutable.
 pub fn quota_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = quota(object);
     let sorted = |object: &Value| {

@@ -1,4 +1,4 @@
-//! Replication controllers and pod templates.
+//! Validation of replication controllers and pod templates.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::validation::labels::matches;
 use crate::validation::numbers::non_negative;
 use crate::value::{get, has, is_empty, str_in};
 
-/// A new or changed replication controller.
+/// Validates a new or updated replication controller (`ValidateReplicationController`).
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors: ErrorList = non_negative(spec, "minReadySeconds", &path).into_iter().collect();
@@ -43,12 +43,12 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status: the counters of a replica set but one.
+/// Validates a status update. The status has the counters of a replica set except one.
 pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     crate::validation::apps::replica_set::validate_subresource(subresource, object, old)
 }
 
-/// A pod template object.
+/// Validates a `PodTemplate` object (`ValidatePodTemplate`).
 pub fn validate_pod_template(object: &Value) -> ErrorList {
     pod::template(get(object, "template"), &Path::new("template"))
 }

@@ -1,4 +1,4 @@
-//! Resource requirements of containers and pods.
+//! Validation of the resource requirements of containers and pods.
 
 use std::collections::HashSet;
 
@@ -35,29 +35,31 @@ const STANDARD_MORE: [&str; 7] = [
     "services.loadbalancers",
 ];
 
-/// Huge pages of one size.
+/// Reports whether the resource is huge pages of one size, such as `hugepages-2Mi`.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// A resource name of Kubernetes' own: without domain, or of `kubernetes.io`.
+/// Reports whether the resource name is a native one: without a domain, or with a domain that ends
+/// in `kubernetes.io` (`IsNativeResource`).
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// A resource name of a device plugin.
+/// Reports whether the resource name is that of an extended resource, such as one of a device
+/// plugin (`IsExtendedResourceName`).
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// More may be promised than there is.
+/// Reports whether the limits of the resource may exceed its requests (`IsOvercommitAllowed`).
 pub(super) fn overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// A number of objects.
+/// Reports whether the quantity of the resource is a number of objects.
 pub(super) fn is_count(name: &str) -> bool {
     matches!(
         name,
@@ -73,12 +75,12 @@ pub(super) fn is_count(name: &str) -> bool {
     )
 }
 
-/// Whole numbers only.
+/// Reports whether the quantity of the resource has to be an integer (`IsIntegerResourceName`).
 fn is_integer(name: &str) -> bool {
     is_count(name) || is_extended(name)
 }
 
-/// Any resource name.
+/// Validates a resource name of any object.
 pub fn resource_name(name: &str, field: &Path) -> ErrorList {
     let errors: ErrorList = each(field, name, names::qualified_name(name)).collect();
     if !errors.is_empty() {
@@ -98,7 +100,7 @@ pub fn resource_name(name: &str, field: &Path) -> ErrorList {
     Vec::new()
 }
 
-/// The name of a resource that containers have.
+/// Validates the name of a resource of containers (`validateContainerResourceName`).
 pub(in crate::validation) fn container_resource_name(name: &str, field: &Path) -> ErrorList {
     let mut errors = resource_name(name, field);
     let container = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
@@ -118,7 +120,8 @@ fn pod_resource_name(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// A quantity of a resource: not negative, whole where the resource is counted.
+/// Validates the quantity of a resource: it is not negative, and it is an integer if the resource
+/// is counted (`ValidateResourceQuantityValue`).
 pub fn quantity_value(name: &str, amount: Quantity, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if amount.sign() < 0 {
@@ -142,7 +145,9 @@ fn huge_page_value(name: &str, amount: Quantity, field: &Path) -> Option<Error> 
     })
 }
 
-/// `resources` of a container (`pod` false) or of a pod.
+/// Validates `resources` of a container, or of a pod if `pod` is true
+/// (`ValidateResourceRequirements`). `claims` contains the sorted names of the pod's resource
+/// claims.
 pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let (limits, requests) = (path.child("limits"), path.child("requests"));
@@ -193,7 +198,8 @@ pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) 
     errors
 }
 
-/// Bytes of the names of claims that an error lists: each of many errors would repeat all of them.
+/// Number of bytes after which an error's list of claim names is cut. Otherwise each of many errors
+/// would repeat all of the names.
 const LISTED_MAX: usize = 1024;
 
 fn listed(names: &[&str]) -> String {
@@ -211,11 +217,11 @@ fn listed(names: &[&str]) -> String {
     text
 }
 
-/// `known` is sorted.
+/// Validates `resources.claims`. `known` contains the sorted names of the pod's resource claims.
 fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut seen: HashSet<String> = HashSet::new();
-    // Claims that are used with any of their requests.
+    // Names of the claims of which the container uses a single request.
     let mut partly: HashSet<&str> = HashSet::new();
     for (index, claim) in items(resources, "claims").iter().enumerate() {
         let field = path.child("claims").index(index);
@@ -250,8 +256,8 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
     errors
 }
 
-/// Whether a resize changes the class of service: requests or limits of cpu and memory appear or
-/// vanish.
+/// Reports whether a resize changes the QoS class of the pod, which depends on the requests and
+/// limits of cpu and memory.
 pub(super) fn quality_changed(new: &Value, old: &Value) -> bool {
     let shape = |spec: &Value| -> Vec<bool> {
         let containers = items(spec, "initContainers").iter().chain(items(spec, "containers"));

@@ -1,4 +1,5 @@
-//! Where a pod may run: node selectors, affinity, tolerations, spreading.
+//! Validation of the scheduling constraints of pods: node selectors, affinity, tolerations and
+//! topology spread.
 
 use std::collections::{HashMap, HashSet};
 
@@ -85,7 +86,7 @@ fn field_requirement(expression: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// One term of a node selector.
+/// Validates a term of a node selector (`ValidateNodeSelectorTerm`).
 pub fn node_term(term: &Value, lenient: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
@@ -101,7 +102,7 @@ pub fn node_term(term: &Value, lenient: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// A node selector with its terms.
+/// Validates a node selector and its terms (`ValidateNodeSelector`).
 pub fn node_selector(selector: &Value, lenient: bool, path: &Path) -> ErrorList {
     let list = path.child("nodeSelectorTerms");
     let terms = items(selector, "nodeSelectorTerms");
@@ -121,7 +122,7 @@ fn weight(term: &Value, path: &Path) -> Option<Error> {
         .then(|| Error::invalid(&path.child("weight"), weight, "must be in the range 1-100"))
 }
 
-/// `affinity` of a pod.
+/// Validates `affinity` of a pod.
 pub(super) fn affinity(spec: &Value, path: &Path) -> ErrorList {
     let affinity = get(spec, "affinity");
     let mut errors = ErrorList::new();
@@ -171,7 +172,8 @@ fn pod_term(term: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` beside a selector.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` of a pod affinity term against its
+/// `labelSelector`.
 fn label_keys(term: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let selector = get(term, "labelSelector");
@@ -224,7 +226,7 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `topologySpreadConstraints` of a pod.
+/// Validates `topologySpreadConstraints` of a pod.
 pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
     let constraints = items(spec, "topologySpreadConstraints");
     let mut errors = ErrorList::new();
@@ -284,7 +286,7 @@ pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `tolerations` of a pod or a runtime class.
+/// Validates `tolerations` of a pod or a runtime class (`ValidateTolerations`).
 pub fn tolerations(list: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, toleration) in list.iter().enumerate() {
@@ -333,7 +335,8 @@ pub fn tolerations(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// What a gated pod's node selector and node affinity may become: narrower only.
+/// Validates changes of the node selector and the node affinity of a pod with scheduling gates: an
+/// update may only add requirements.
 pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (new_labels, old_labels) = (get(new, "nodeSelector"), get(old, "nodeSelector"));

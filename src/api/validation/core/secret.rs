@@ -1,4 +1,5 @@
-//! Secrets: keys, size, and what each well-known type must hold.
+//! Validation of secrets: keys, size, and the keys and annotations that each well-known type
+//! requires.
 
 use base64::Engine;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use crate::value::{entries, get, str_at, str_in};
 
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// A new secret.
+/// Validates a new secret (`ValidateSecret`).
 pub fn validate(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("data");
@@ -81,7 +82,7 @@ fn go_kind(value: &Value) -> &'static str {
     }
 }
 
-/// A changed secret.
+/// Validates an update of a secret (`ValidateSecretUpdate`).
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = immutable(get(object, "type"), get(old, "type"), &Path::new("type"));
     errors.extend(frozen(object, old, &["data"]));

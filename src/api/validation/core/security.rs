@@ -1,4 +1,4 @@
-//! Security contexts of pods and containers.
+//! Validation of the security contexts of pods and containers.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names, one_of};
 use crate::value::{at, bool_at, get, has, int_at, items, str_at};
 
-/// Users and groups are 31-bit numbers.
+/// Maximum user and group ID: IDs have 31 bits.
 const ID_MAX: i64 = i32::MAX as i64;
-/// Longest sysctl name.
+/// Maximum length in bytes of the name of a sysctl.
 const SYSCTL_MAX: usize = 253;
-/// Longest path of an AppArmor profile.
+/// Maximum length in bytes of the path of an AppArmor profile.
 const PROFILE_MAX: usize = 4095;
 
 fn ids(context: &Value, keys: &[&str], path: &Path) -> ErrorList {
@@ -24,7 +24,7 @@ fn ids(context: &Value, keys: &[&str], path: &Path) -> ErrorList {
     present.flat_map(check).collect()
 }
 
-/// `securityContext` of a container.
+/// Validates `securityContext` of a container (`ValidateSecurityContext`).
 pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> ErrorList {
     if !context.is_object() {
         return Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> Error
     errors
 }
 
-/// `securityContext` of a pod.
+/// Validates `securityContext` of a pod (`ValidatePodSecurityContext`).
 pub(super) fn pod(spec: &Value, path: &Path) -> ErrorList {
     let context = get(spec, "securityContext");
     if !context.is_object() {
@@ -228,7 +228,8 @@ fn app_armor(profile: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// What a pod with its own user namespace may not share, and other host rules.
+/// Rejects host namespaces and block devices in a pod with its own user namespace (`hostUsers:
+/// false`).
 pub(super) fn host(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if get(spec, "hostUsers").as_bool() == Some(false) {
@@ -253,7 +254,7 @@ pub(super) fn host(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Options of the other operating system.
+/// Validates `os` of a pod, and rejects the fields that do not apply to this operating system.
 pub(super) fn operating_system(spec: &Value, path: &Path) -> ErrorList {
     let Some(os) = spec.get("os").filter(|os| os.is_object()) else { return Vec::new() };
     let field = path.child("os");
@@ -316,8 +317,8 @@ const WINDOWS_NEVER: [&str; 15] = [
     "supplementalGroupsPolicy",
 ];
 
-/// Host processes of Windows need every container and the host's network
-/// (`validateWindowsHostProcessPod`).
+/// Checks that either all containers or none are Windows `HostProcess` containers, and that a pod
+/// with such containers uses the host network (`validateWindowsHostProcessPod`).
 pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
     let pod = at(spec, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
     let (mut errors, mut all, mut such) = (ErrorList::new(), 0_usize, 0_usize);
@@ -357,7 +358,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// `validateWindowsHostProcessPod` of `pkg/apis/core/validation`.
+    /// Cases of `validateWindowsHostProcessPod` in `pkg/apis/core/validation`.
     #[test]
     fn host_processes_are_all_or_none_and_on_the_network_of_the_host() {
         let told = |spec: Value| -> Vec<String> {

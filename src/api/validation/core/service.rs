@@ -1,4 +1,4 @@
-//! Services.
+//! Validation of services.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::validation::net::{self, is_v6, sloppy_ip};
 use crate::validation::{IMMUTABLE, each, names, one_of};
 use crate::value::{at, get, has, int_at, is_empty, items, str_at, str_in};
 
-/// Longest time a client may stay with its endpoint: one day.
+/// Maximum timeout of the client IP session affinity in seconds: one day.
 const AFFINITY_MAX: i64 = 86_400;
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-/// Reachable from outside the cluster.
+/// Reports whether clients outside the cluster can reach the service (`ExternallyAccessible`).
 pub fn externally_accessible(spec: &Value) -> bool {
     match str_at(spec, "type") {
         "LoadBalancer" | "NodePort" => true,
@@ -26,7 +26,7 @@ pub fn externally_accessible(spec: &Value) -> bool {
     }
 }
 
-/// Served by a health-check node port.
+/// Reports whether the service needs a health-check node port (`NeedsHealthCheck`).
 pub fn needs_health_check(spec: &Value) -> bool {
     str_at(spec, "type") == "LoadBalancer" && str_at(spec, "externalTrafficPolicy") == "Local"
 }
@@ -39,12 +39,13 @@ fn strings<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     items(value, key).iter().map(|v| v.as_str().unwrap_or_default()).collect()
 }
 
-/// A new service; its addresses and ports were allocated before.
+/// Validates a new service (`ValidateServiceCreate`). The API server has allocated its addresses
+/// and ports.
 pub fn validate(object: &Value) -> ErrorList {
     service(object, &Value::Null)
 }
 
-/// A changed service.
+/// Validates an update of a service (`ValidateServiceUpdate`).
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was) = (get(object, "spec"), get(old, "spec"));
     let mut errors = addresses_stay(new, was);
@@ -67,7 +68,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     distinct(errors)
 }
 
-/// A write to the status.
+/// Validates a status update.
 pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     if subresource != "status" {
@@ -304,13 +305,13 @@ fn affinity(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Addresses, families and policy by themselves, which upstream judges before it hands out
-/// addresses, too.
+/// Validates the cluster IPs, IP families and IP family policy only. Upstream also runs this
+/// validation before it allocates addresses.
 pub fn validate_addresses(object: &Value, old: &Value) -> ErrorList {
     addresses(get(object, "spec"), get(old, "spec"), &Path::new("spec"))
 }
 
-/// `clusterIP` is the first of `clusterIPs`.
+/// Checks that `clusterIP` is the first value of `clusterIPs`.
 fn first_address(spec: &Value, field: &Path) -> Option<Error> {
     let (single, all) = (str_at(spec, "clusterIP"), strings(spec, "clusterIPs"));
     let shown = || get(spec, "clusterIPs").clone();
@@ -420,7 +421,7 @@ fn port_numbers(spec: &Value, path: &Path) -> ErrorList {
         }
         let number = int_at(one, "port").unwrap_or_default();
         if !ports.insert((protocol, number)) {
-            // Upstream shows no more of the port than what must differ.
+            // Upstream's error contains only the fields of the port that have to be unique.
             let shown = serde_json::json!({"protocol": protocol, "port": number});
             errors.push(Error::duplicate(&field, shown).printed_as("ServicePort"));
         }

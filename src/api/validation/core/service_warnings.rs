@@ -1,4 +1,4 @@
-//! What users of a service are warned of.
+//! Warnings of services (upstream's `pkg/api/service/warnings.go`).
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::field::Path;
 use crate::validation::net;
 use crate::value::{at, get, is_empty, items, str_at};
 
-/// Warnings of a new or changed service.
+/// Returns the warnings of a new or updated service.
 pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
     const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
     let (spec, path) = (get(object, "spec"), Path::new("spec"));

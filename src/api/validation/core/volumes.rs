@@ -1,4 +1,4 @@
-//! Volumes of pods.
+//! Validation of the volumes of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
     "FileOrCreate",
     "Socket",
 ];
-/// Sources in upstream's order of checks.
+/// Volume sources, in the order in which upstream validates them.
 const SOURCES: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -59,7 +59,8 @@ const SOURCES: [&str; 30] = [
     "image",
 ];
 
-/// The good volumes by name, and the errors of the others.
+/// Validates `volumes` of a pod spec (`ValidateVolumes`). Returns the valid volumes by name, and
+/// the errors of the others.
 pub(super) fn volumes<'a>(
     spec: &'a Value,
     pod_name: &str,
@@ -81,7 +82,7 @@ pub(super) fn volumes<'a>(
         } else {
             own.extend(each(&field.child("name"), name, names::dns1123_label(name)));
         }
-        // Of a volume with several sources the first alone is looked at.
+        // Of a volume with several sources, upstream validates only the first one.
         let is_ephemeral = has(volume, "ephemeral")
             && SOURCES.iter().filter(|kind| has(volume, kind)).take(2).count() == 1;
         if is_ephemeral && !name.is_empty() && !pod_name.is_empty() {
@@ -120,14 +121,14 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
         count += 1;
         let field = path.child(match kind {
             "cephfs" if count > 1 => "cephFS",
-            // Upstream's spelling.
+            // Upstream misspells this field.
             "downwardAPI" if count > 1 => "downwarAPI",
             kind => kind,
         });
         if count > 1 {
             errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
         } else {
-            // Upstream's name of the path of this one.
+            // Upstream's path of this source differs from the field.
             let field =
                 if kind == "gcePersistentDisk" { path.child("persistentDisk") } else { field };
             errors.extend(one_source(kind, source, &field));
@@ -143,6 +144,7 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Returns an error for each of the fields `keys` that is empty.
 pub(super) fn required(source: &Value, keys: &[&str], path: &Path) -> ErrorList {
     keys.iter()
         .filter(|key| str_at(source, key).is_empty())
@@ -197,7 +199,7 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
     }
 }
 
-/// `hostPath` of pods and volumes.
+/// Validates `hostPath` of a pod or a persistent volume.
 pub(super) fn host_path(source: &Value, path: &Path) -> ErrorList {
     let target = str_at(source, "path");
     if target.is_empty() {
@@ -210,6 +212,7 @@ pub(super) fn host_path(source: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates the file mode in the field `key`: it is in the range 0 to 0777.
 pub(super) fn mode(source: &Value, key: &str, path: &Path) -> Option<Error> {
     let value = int_at(source, key).filter(|m| !(0..=0o777).contains(m))?;
     Some(Error::invalid(&path.child(key), value, MODE))
@@ -224,6 +227,7 @@ fn keyed(source: &Value, name: &str, path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates an entry of `items` of a secret or config map volume.
 pub(super) fn key_to_path(item: &Value, path: &Path) -> ErrorList {
     let mut errors = required(item, &["key", "path"], path);
     errors.extend(local_path(str_at(item, "path"), &path.child("path")));
@@ -231,6 +235,7 @@ pub(super) fn key_to_path(item: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates a file of a downward API volume.
 pub(super) fn downward_file(file: &Value, path: &Path) -> ErrorList {
     let mut errors = required(file, &["path"], path);
     errors.extend(local_path(str_at(file, "path"), &path.child("path")));
@@ -256,7 +261,7 @@ pub(super) fn downward_file(file: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// The name of a CSI driver.
+/// Validates the name of a CSI driver (`ValidateCSIDriverName`).
 pub fn csi_driver_name(name: &str, path: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(path, "")];
@@ -295,13 +300,13 @@ fn ephemeral(source: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// No element of the path is `..`.
+/// Rejects a path with an element `..` (`validatePathNoBacksteps`).
 pub(super) fn no_backsteps(target: &str, path: &Path) -> ErrorList {
     let stepping = target.split('/').any(|item| item == "..");
     stepping.then(|| Error::invalid(path, target, "must not contain '..'")).into_iter().collect()
 }
 
-/// A relative path that does not leave its root.
+/// Validates a path that is relative and has no element `..` (`validateLocalDescendingPath`).
 pub(super) fn descending(target: &str, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if target.starts_with('/') {
@@ -311,7 +316,8 @@ pub(super) fn descending(target: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// A path inside a volume of keys; names that begin with two dots are ours.
+/// Validates the path of a file in a volume (`validateLocalNonReservedPath`). The kubelet reserves
+/// the names that begin with two dots.
 pub(super) fn local_path(target: &str, path: &Path) -> ErrorList {
     let mut errors = descending(target, path);
     if target.starts_with("..") && !target.starts_with("../") {
@@ -320,7 +326,7 @@ pub(super) fn local_path(target: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// Variables read from files need an `emptyDir` volume.
+/// Checks that environment variables with `fileKeyRef` reference an `emptyDir` volume.
 pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut volumes: BTreeMap<&str, &Value> = BTreeMap::new();

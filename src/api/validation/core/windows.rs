@@ -1,5 +1,5 @@
-//! Options of containers on Windows: credentials by name, and the user
-//! (`validateWindowsSecurityContextOptions`).
+//! Validation of `windowsOptions`: the name and content of the GMSA credential spec, and the user
+//! name (`validateWindowsSecurityContextOptions`).
 
 use serde_json::Value;
 
@@ -7,16 +7,18 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names};
 use crate::value::get;
 
-/// Largest specification of credentials, in KiB.
+/// Maximum size of a GMSA credential spec, in KiB.
 const CREDENTIALS_KIB_MAX: usize = 64;
-/// Longest domain and user of a user's name, in bytes.
+/// Limit of the length of the domain in a user name, in bytes; the length has to be less.
 const DOMAIN_MAX: usize = 256;
+/// Maximum length of the user in a user name, in bytes.
 const USER_MAX: usize = 104;
-/// Longest NetBIOS name, and longest label of a DNS name.
+/// Maximum length of a NetBIOS name, in characters.
 const NETBIOS_MAX: usize = 15;
+/// Maximum length of a label of a DNS name, in bytes.
 const LABEL_MAX: usize = 63;
 
-/// `windowsOptions` of a pod or of a container.
+/// Validates `windowsOptions` of a pod or a container.
 pub(super) fn options(options: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if let Some(name) = get(options, "gmsaCredentialSpecName").as_str() {
@@ -39,7 +41,7 @@ pub(super) fn options(options: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// What is wrong with `DOMAIN\\user` or `user`.
+/// Returns the errors of a user name of the form `DOMAIN\\user` or `user`.
 fn user_name(name: &str) -> Vec<String> {
     let only = |text: &str| vec![text.to_owned()];
     if name.is_empty() {
