@@ -1,4 +1,4 @@
-//! The apps group.
+//! Validation of the kinds of the apps group (upstream's `pkg/apis/apps/validation`).
 
 pub mod daemon_set;
 pub mod deployment;
@@ -12,7 +12,8 @@ use super::labels::{convertible, matches, selects_all, validate_selector};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, str_in};
 
-/// `spec.selector` and `spec.template`; `what` stands in upstream's text about empty selectors.
+/// Validates `spec.selector` and `spec.template`. `what` is the name of the kind in upstream's
+/// error for an empty selector.
 fn selector_and_template(spec: &Value, path: &Path, what: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let (selector, field) = (get(spec, "selector"), path.child("selector"));
@@ -40,7 +41,8 @@ fn selector_and_template(spec: &Value, path: &Path, what: &str) -> ErrorList {
     errors
 }
 
-/// The template carries the selector's labels and runs for ever.
+/// Validates the template: its labels match the selector, its restart policy is `Always`, and it
+/// has no active deadline.
 fn template_matches(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (selector, template, field) =
@@ -73,7 +75,8 @@ fn always_restarts(template: &Value, path: &Path, deadline: &str) -> ErrorList {
     errors
 }
 
-/// Counters of a status: not negative, and none above another one.
+/// Validates the counters `keys` of a status: none is negative, and none exceeds its limit. Each
+/// entry of `bounds` has a counter, the counter that limits it, and the text of the error.
 fn counters(
     status: &Value,
     keys: &[&str],

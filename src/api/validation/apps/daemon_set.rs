@@ -1,4 +1,4 @@
-//! Daemon sets.
+//! Validation of daemon sets.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::validation::numbers::{
 };
 use crate::value::{get, str_at};
 
-/// A new daemon set.
+/// Validates a new daemon set (`ValidateDaemonSet`).
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (selector, template) = (get(spec, "selector"), get(spec, "template"));
@@ -82,7 +82,7 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A changed daemon set.
+/// Validates an update of a daemon set (`ValidateDaemonSetUpdate`).
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
     let mut errors = immutable_as(new, was, &Path::new("spec").child("selector"), "*LabelSelector");
@@ -90,7 +90,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates a status update (`ValidateDaemonSetStatusUpdate`).
 pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();

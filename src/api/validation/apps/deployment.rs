@@ -1,4 +1,4 @@
-//! Deployments.
+//! Validation of deployments.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::validation::numbers::{
 };
 use crate::value::{get, int_at, str_at};
 
-/// A new deployment.
+/// Validates a new deployment (`ValidateDeployment`).
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors: ErrorList = non_negative(spec, "replicas", &path).into_iter().collect();
@@ -50,7 +50,7 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
     }
 }
 
-/// `rollingUpdate` of a deployment.
+/// Validates `rollingUpdate` of a deployment (`ValidateRollingUpdateDeployment`).
 fn rolling_update(rolling: &Value, path: &Path) -> ErrorList {
     let mut errors = non_negative_int_or_percent(rolling, "maxUnavailable", path);
     errors.extend(non_negative_int_or_percent(rolling, "maxSurge", path));
@@ -66,7 +66,7 @@ fn rolling_update(rolling: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A changed deployment.
+/// Validates an update of a deployment (`ValidateDeploymentUpdate`).
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
@@ -74,7 +74,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates a status update (`ValidateDeploymentStatusUpdate`).
 pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -102,7 +102,7 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     errors
 }
 
-/// A count of collisions only grows, once there is one.
+/// Rejects a decrease or the removal of `collisionCount`.
 pub(super) fn collisions(status: &Value, old: &Value, path: &Path) -> Option<Error> {
     let [new, was] = [status, old].map(|s| int_at(s, "collisionCount"));
     let is_less = was.is_some_and(|was| new.is_none_or(|new| new < was));

@@ -1,4 +1,4 @@
-//! Replica sets.
+//! Validation of replica sets.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::validation::immutable_as;
 use crate::validation::numbers::all_non_negative;
 use crate::value::get;
 
-/// A new replica set.
+/// Validates a new replica set (`ValidateReplicaSet`).
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -17,7 +17,7 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed replica set.
+/// Validates an update of a replica set (`ValidateReplicaSetUpdate`).
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
@@ -25,7 +25,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status; replication controllers have the same counters.
+/// Validates a status update (`ValidateReplicaSetStatusUpdate`). Replication controllers use the
+/// same rules.
 pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();

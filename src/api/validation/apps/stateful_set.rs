@@ -1,4 +1,4 @@
-//! Stateful sets.
+//! Validation of stateful sets.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::validation::numbers::{
 use crate::validation::{IMMUTABLE, each, names};
 use crate::value::{get, has, items, remove, semantic_equal, set, str_at};
 
-/// An update strategy as upstream prints it.
+/// An update strategy in the form in which upstream prints it.
 const STRATEGY: Shape = Shape::Struct(&[
     ("Type", "type", Shape::Text),
     (
@@ -29,13 +29,13 @@ const STRATEGY: Shape = Shape::Struct(&[
     ),
 ]);
 
-/// A new stateful set.
+/// Validates a new stateful set (`ValidateStatefulSet`).
 pub fn validate(object: &Value) -> ErrorList {
     checked(object, true)
 }
 
-/// The templates of claims and the service's name are looked at in a new one alone: they cannot
-/// change, and those of a stored object may be as they are.
+/// Validates a stateful set. The claim templates and the service name are validated only if the
+/// object is new: they are immutable, and a stored object may have invalid ones.
 fn checked(object: &Value, is_new: bool) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -128,7 +128,7 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     let labels = get(get(&template, "metadata"), "labels").clone();
     let is_readable = convertible(selector);
     if !is_readable {
-        // Nothing says which pods are meant: the template is not looked at.
+        // Upstream does not validate the template if it cannot convert the selector.
         errors.push(Error::invalid(&field, selector.clone(), ""));
     } else if !(selector.is_object() && (selects_all(selector) || matches(selector, &labels))) {
         let text = "`selector` does not match template `labels`";
@@ -162,7 +162,7 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Claims without their kind, which older objects do not state.
+/// Returns claims without `apiVersion` and `kind`, which older objects do not have.
 fn comparable(value: &Value) -> Value {
     let mut value = value.clone();
     for claim in value.as_array_mut().into_iter().flatten() {
@@ -172,7 +172,8 @@ fn comparable(value: &Value) -> Value {
     value
 }
 
-/// A changed stateful set: the identity of its pods stays.
+/// Validates an update of a stateful set (`ValidateStatefulSetUpdate`): the fields that determine
+/// the identity of its pods are immutable.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = checked(object, false);
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
@@ -185,7 +186,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates a status update (`ValidateStatefulSetStatusUpdate`).
 pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -217,7 +218,7 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
 mod tests {
     use super::*;
 
-    // Expectations: `ValidateStatefulSetUpdate` and `ValidateStatefulSetStatusUpdate` of
+    // Expected texts: `ValidateStatefulSetUpdate` and `ValidateStatefulSetStatusUpdate` of
     // pkg/apis/apps/validation.
     #[test]
     fn what_cannot_change_is_not_looked_at_again() {
@@ -244,7 +245,7 @@ mod tests {
             fields(validate_change(&bad, &old)),
             ["spec.volumeClaimTemplates", "spec.serviceName"]
         );
-        // Pods that no selector can name are not looked at.
+        // The template is not validated if the selector cannot be converted.
         let mut unread = set("s", json!({"storage": "1Gi"}), json!({"a": "b", "a/b/c": "x"}));
         unread["spec"]["template"]["spec"]["containers"][0]["name"] = json!("");
         let told = fields(validate(&unread));
