@@ -1,4 +1,4 @@
-//! The batch group.
+//! Validation of the kinds of the batch group (upstream's `pkg/apis/batch/validation`).
 
 pub mod cron_job;
 mod indexes;

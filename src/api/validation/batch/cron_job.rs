@@ -1,4 +1,4 @@
-//! Cron jobs.
+//! Validation of cron jobs.
 
 use serde_json::Value;
 
@@ -9,10 +9,11 @@ use crate::validation::numbers::all_non_negative;
 use crate::validation::one_of;
 use crate::value::{at, get, str_at, str_in};
 
-/// Longest name: jobs get eleven characters more.
+/// Maximum length in bytes of a name. The controller appends eleven characters to form the names of
+/// jobs.
 const NAME_MAX: usize = 52;
 
-/// A new or changed cron job.
+/// Validates the spec of a new or updated cron job.
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -69,7 +70,7 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// A new cron job: its name leaves room for the names of jobs.
+/// Validates a new cron job, including the length of its name (`ValidateCronJobCreate`).
 pub fn validate_new(object: &Value) -> ErrorList {
     let mut errors = validate(object);
     let name = str_in(object, &["metadata", "name"]);
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// An answer of kube-apiserver 1.37.1.
+    /// The expected text is the response of kube-apiserver 1.37.1.
     #[test]
     fn the_selector_of_a_template_is_made_later() {
         let job = json!({"selector": {"matchLabels": {"app": "x"}}, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});

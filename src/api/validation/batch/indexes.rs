@@ -1,12 +1,13 @@
-//! The indexes of a job's status: `0,2-4`, ascending, below the completions
-//! (`validateIndexesFormat` and what goes with it in `pkg/apis/batch/validation`).
+//! Validation of the indexes in a job's status, such as `0,2-4`: they are in ascending order and
+//! less than `completions` (`validateIndexesFormat` and the related rules of
+//! `pkg/apis/batch/validation`).
 
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path, go_quote};
 use crate::value::{get, has, int_at, str_at};
 
-/// Errors of indexes that this write changes.
+/// Returns the errors of `completedIndexes` and `failedIndexes`, as far as the update changes them.
 pub(super) fn errors(job: &Value, old: &Value) -> ErrorList {
     let (spec, status, was) = (get(job, "spec"), get(job, "status"), get(old, "status"));
     let path = Path::new("status");
@@ -47,7 +48,8 @@ fn format_error(text: &str, completions: i64, path: &Path) -> Option<Error> {
     Some(Error::invalid(path, text, format!("error parsing {name}: {error}")))
 }
 
-/// Invalid indexes such as `0-2,5`; the texts are those of upstream's `validateIndexesFormat`.
+/// The error of a text that is not a valid list of indexes, such as `0-2,5`. The texts are those of
+/// upstream's `validateIndexesFormat`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IndexesError {
     #[error("cannot convert string to integer for index: {}", go_quote(.0))]
@@ -64,12 +66,12 @@ pub(super) enum IndexesError {
     Interval(String),
 }
 
-/// Returns how many indexes a text such as `0-2,5` names: they increase and are less than
-/// `completions`.
+/// Returns the number of indexes in a text such as `0-2,5`. The indexes are in ascending order and
+/// less than `completions`.
 ///
 /// # Errors
 ///
-/// The first invalid part.
+/// Returns the error of the first invalid part.
 pub(super) fn count(text: &str, completions: i64) -> Result<i64, IndexesError> {
     if text.is_empty() {
         return Ok(0);
@@ -86,7 +88,7 @@ pub(super) fn count(text: &str, completions: i64) -> Result<i64, IndexesError> {
     Ok(total)
 }
 
-/// Returns the first and last index of a part.
+/// Returns the first and the last index of a part.
 fn interval(part: &str, completions: i64) -> Result<(i64, i64), IndexesError> {
     let index = |text: &str| match text.parse::<i64>() {
         Ok(number) if number < completions => Ok(number),
@@ -107,7 +109,8 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), IndexesError> {
     }
 }
 
-/// The first index that both name; parts that cannot be read are reported elsewhere.
+/// Returns the first index that both texts contain. Invalid parts are ignored: `count` reports
+/// them.
 fn overlap(done: &str, failed: &str, completions: i64) -> Option<i64> {
     if done.is_empty() || failed.is_empty() {
         return None;
@@ -142,7 +145,8 @@ mod tests {
         errors(&job, &json!({"spec": spec})).iter().map(ToString::to_string).collect()
     }
 
-    /// The first is an answer of kube-apiserver 1.37.1, the others are the texts of its source.
+    /// The first expected text is the response of kube-apiserver 1.37.1, the others are texts of
+    /// its source.
     #[test]
     fn indexes_are_read_as_upstream_reads_them() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Failure and success policies of jobs.
+//! Validation of the pod failure policy and the success policy of jobs.
 
 use serde_json::Value;
 
@@ -29,6 +29,7 @@ fn choice(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
     }
 }
 
+/// Validates `podFailurePolicy` of a job spec (`validatePodFailurePolicy`).
 pub(super) fn failure_policy(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let rules = items(get(spec, "podFailurePolicy"), "rules");
@@ -121,6 +122,7 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
     errors
 }
 
+/// Validates `successPolicy` of a job spec (`validateSuccessPolicy`).
 pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let list = path.child("rules");

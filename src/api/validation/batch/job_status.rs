@@ -1,8 +1,10 @@
-//! The status of jobs: what may not be said together, and what may not be taken back.
+//! Validation of the status of jobs: conditions that exclude each other, and values that an update
+//! must not revert.
 //!
-//! Rules are `validateJobStatus` and `ValidateJobStatusUpdate` of upstream's
-//! `pkg/apis/batch/validation`; which of them look at a write is `getStatusValidationOptions` of
-//! `pkg/registry/batch/job`: most do only where it changes what they are about.
+//! The rules are those of upstream's `validateJobStatus` and `ValidateJobStatusUpdate`
+//! (`pkg/apis/batch/validation`). `getStatusValidationOptions` of `pkg/registry/batch/job` selects
+//! the rules that apply to a write: most of them apply only if the write changes the fields that
+//! they validate.
 
 use std::collections::HashSet;
 
@@ -14,13 +16,13 @@ use crate::validation::checks::texts;
 use crate::validation::numbers::all_non_negative;
 use crate::value::{bool_at, get, has, int_at, items, semantic_equal, str_at};
 
-/// The status has a condition of this type with this status.
+/// Reports whether the status has a condition of the type `kind` with the status `said`.
 pub(super) fn is_so(status: &Value, kind: &str, said: &str) -> bool {
     let mut conditions = items(status, "conditions").iter();
     conditions.any(|c| str_at(c, "type") == kind && str_at(c, "status") == said)
 }
 
-/// What the conditions of a status say.
+/// The job conditions that are `True` in a status.
 #[derive(PartialEq)]
 struct ConditionFlags {
     complete: bool,
@@ -45,7 +47,7 @@ impl ConditionFlags {
     }
 }
 
-/// One write to a status, and what was there before.
+/// A status update: the spec of the job, the new status and the old status.
 struct Write<'a> {
     spec: &'a Value,
     status: &'a Value,
@@ -55,7 +57,7 @@ struct Write<'a> {
     path: Path,
 }
 
-/// A write to the status.
+/// Validates a status update.
 pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -89,7 +91,7 @@ impl Write<'_> {
         int_at(self.status, key).unwrap_or_default()
     }
 
-    /// A number that is absent is not zero.
+    /// Reports whether a number changes. An absent number differs from zero.
     fn pointer_changed(&self, key: &str) -> bool {
         int_at(self.status, key) != int_at(self.was, key)
     }
@@ -102,7 +104,7 @@ impl Write<'_> {
         Error::invalid(&self.path.child(key), get(self.status, key).clone(), text)
     }
 
-    /// Nothing is less than nothing, and a pod is named once.
+    /// Rejects negative counters, and empty or duplicate UIDs in `uncountedTerminatedPods`.
     fn counters(&self) -> ErrorList {
         let mut errors = ErrorList::new();
         let keys = ["active", "succeeded", "failed", "ready", "terminating"];
@@ -123,7 +125,8 @@ impl Write<'_> {
         errors
     }
 
-    /// When a job ended, and that it did.
+    /// Validates `Complete` against the conditions that it excludes, and `completionTime` against
+    /// `Complete` and `startTime`.
     fn completion(&self) -> ErrorList {
         let (said, before) = (&self.said, &self.before);
         let completed = said.complete != before.complete;
@@ -157,7 +160,7 @@ impl Write<'_> {
         errors
     }
 
-    /// A job ends for a reason that was said before.
+    /// Requires `FailureTarget` for `Failed`, and `SuccessCriteriaMet` for `Complete`.
     fn reasons(&self) -> ErrorList {
         let (said, before) = (&self.said, &self.before);
         let mut errors = ErrorList::new();
@@ -175,7 +178,7 @@ impl Write<'_> {
         errors
     }
 
-    /// What a finished job no longer has, and what it must have.
+    /// Rejects active and uncounted pods of a finished job, and requires its `startTime`.
     fn finished(&self) -> ErrorList {
         let finished = self.said.finished();
         let became = finished != self.before.finished();
@@ -223,7 +226,8 @@ impl Write<'_> {
         errors
     }
 
-    /// Success excludes failure.
+    /// Validates `SuccessCriteriaMet` against the conditions that it excludes, and requires it for
+    /// `Complete` if the job has a success policy.
     fn successes(&self) -> ErrorList {
         let said = &self.said;
         let mut errors = ErrorList::new();
@@ -242,7 +246,7 @@ impl Write<'_> {
         errors
     }
 
-    /// What was said stands.
+    /// Rejects updates that remove a terminal condition, decrease a counter or change a timestamp.
     fn changes(&self) -> ErrorList {
         let (said, before) = (&self.said, &self.before);
         let mut errors = ErrorList::new();
@@ -262,7 +266,7 @@ impl Write<'_> {
             let text = "cannot decrease the failed counter";
             errors.push(Error::invalid(&field, self.number("failed"), text));
         }
-        // Jobs whose completions follow their parallelism may be made smaller.
+        // An elastic indexed job, of which `completions` equals `parallelism`, may be scaled down.
         let indexed = str_at(self.spec, "completionMode") == "Indexed";
         let elastic = int_at(self.spec, "completions") == int_at(self.spec, "parallelism");
         if (!indexed || !elastic) && fell("succeeded") {

@@ -1,4 +1,5 @@
-//! Cron schedules: five fields or a descriptor, as upstream's parser accepts and rejects them.
+//! Validation of cron schedules: five fields or a descriptor, according to upstream's parser
+//! (`github.com/robfig/cron`).
 
 use crate::field::go_quote;
 
@@ -11,7 +12,8 @@ struct Bounds {
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-/// Minute, hour, day of the month, month, day of the week; names count from the lower bound.
+/// Minute, hour, day of the month, month and day of the week. The first name has the value of the
+/// lower bound.
 const FIELDS: [Bounds; 5] = [
     Bounds { low: 0, high: 59, names: &[] },
     Bounds { low: 0, high: 23, names: &[] },
@@ -22,7 +24,7 @@ const FIELDS: [Bounds; 5] = [
 const DESCRIPTORS: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// An invalid schedule; the texts are those of `github.com/robfig/cron`.
+/// The error of an invalid schedule. The texts are those of `github.com/robfig/cron`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ScheduleError {
     #[error("empty spec string")]
@@ -54,18 +56,18 @@ pub(super) enum ScheduleError {
     NotANumber { text: String, reason: &'static str },
 }
 
-/// Checks a schedule without time zone.
+/// Validates a schedule. Ignores the time zone.
 ///
 /// # Errors
 ///
-/// The first error of upstream's parser.
+/// Returns the first error of upstream's parser.
 pub(super) fn check(schedule: &str) -> Result<(), ScheduleError> {
     if schedule.is_empty() {
         return Err(ScheduleError::Empty);
     }
     let mut schedule = schedule;
     if schedule.starts_with("TZ=") || schedule.starts_with("CRON_TZ=") {
-        // The caller reports the time zone; the rest is checked nevertheless.
+        // The caller reports the time zone; the rest of the schedule is still validated.
         schedule = schedule.split_once(' ').map_or("", |(_, rest)| rest).trim();
     }
     if schedule.starts_with('@') {
@@ -97,7 +99,7 @@ fn descriptor(text: &str) -> Result<(), ScheduleError> {
     Err(ScheduleError::Period { descriptor: text.to_owned(), period: period.to_owned() })
 }
 
-/// Go's durations: numbers with units, such as `1h30m`.
+/// Reports whether the text is a duration of Go: numbers with units, such as `1h30m`.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
