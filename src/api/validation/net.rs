@@ -1,4 +1,4 @@
-//! Addresses and address ranges.
+//! Parsing and validation of IP addresses and CIDRs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,8 @@ const BAD_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db
 const LEADING_ZERO: &str = "must not have leading 0s";
 const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
 
-/// Reads an address as older Kubernetes did: leading zeros in IPv4 are decimal.
+/// Parses an IP address as `ParseIPSloppy` of `k8s.io/utils/net` does: it accepts leading zeros in
+/// IPv4 octets and reads these octets as decimal numbers.
 pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
@@ -26,12 +27,13 @@ pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
     Some(IpAddr::V4(Ipv4Addr::from(octets)))
 }
 
-/// IPv6, and no IPv4 in disguise.
+/// Reports whether the address is an IPv6 address that is not an IPv4-mapped one.
 pub fn is_v6(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none())
 }
 
-/// An address in a field that predates strict checks; `known` are values that the old object has.
+/// Validates an IP address in a field that predates strict validation (`IsValidIPForLegacyField`).
+/// Values in `known`, which are those of the old object, are accepted.
 pub fn legacy_ip(field: &Path, value: &str, known: &[&str]) -> ErrorList {
     let bad = match sloppy_ip(value) {
         None => BAD_IP,
@@ -39,11 +41,11 @@ pub fn legacy_ip(field: &Path, value: &str, known: &[&str]) -> ErrorList {
         Some(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => MAPPED,
         Some(_) => return Vec::new(),
     };
-    // Looked up only for what is wrong: lists may be long.
+    // `known` is searched only for an invalid value, because the list may be long.
     if known.contains(&value) { Vec::new() } else { vec![Error::invalid(field, value, bad)] }
 }
 
-/// An address in its canonical form.
+/// Validates an IP address in canonical form (`IsValidIP`).
 pub fn strict_ip(field: &Path, value: &str) -> ErrorList {
     let errors = legacy_ip(field, value, &[]);
     match (errors.is_empty(), sloppy_ip(value)) {
@@ -54,7 +56,8 @@ pub fn strict_ip(field: &Path, value: &str) -> ErrorList {
     }
 }
 
-/// Address and prefix length, sloppily.
+/// Parses a CIDR into its address and prefix length. It accepts leading zeros in both and bits
+/// beyond the prefix length (`ParseCIDRSloppy`).
 pub fn sloppy_cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let address = sloppy_ip(address)?;
@@ -65,7 +68,7 @@ pub fn sloppy_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
-/// The address of an interface: with its prefix length, in canonical form
+/// Validates the address of a network interface: an address in canonical form with a prefix length
 /// (`IsValidInterfaceAddress`).
 pub fn interface_address(field: &Path, value: &str) -> ErrorList {
     let Some((address, length)) = sloppy_cidr(value) else {
@@ -85,7 +88,7 @@ pub fn interface_address(field: &Path, value: &str) -> ErrorList {
     vec![Error::invalid(field, value, format!("must be in canonical form (\"{canonical}\")"))]
 }
 
-/// The network of an address.
+/// Returns the address with all bits beyond the prefix length set to zero.
 pub fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -99,7 +102,8 @@ pub fn masked(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// An address range in a field that predates strict checks.
+/// Validates a CIDR in a field that predates strict validation (`IsValidCIDRForLegacyField`).
+/// Values in `known`, which are those of the old object, are accepted.
 pub fn legacy_cidr(field: &Path, value: &str, known: &[&str]) -> ErrorList {
     if known.contains(&value) {
         return Vec::new();
@@ -124,7 +128,8 @@ pub fn legacy_cidr(field: &Path, value: &str, known: &[&str]) -> ErrorList {
     errors
 }
 
-/// The warning for an address that works but is written in an unusual way.
+/// Returns the warning for an address that is accepted but not in the standard form
+/// (`GetWarningsForIP`).
 pub fn ip_warning(field: &Path, value: &str) -> Option<String> {
     let address = sloppy_ip(value)?;
     let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
@@ -142,7 +147,8 @@ pub fn ip_warning(field: &Path, value: &str) -> Option<String> {
         .then(|| format!("{field}: IPv6 address \"{value}\" should be in RFC 5952 canonical format (\"{canonical}\")"))
 }
 
-/// The warnings for a range that works but is written in an unusual way.
+/// Returns the warnings for a CIDR that is accepted but not in the standard form
+/// (`GetWarningsForCIDR`).
 pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
     let Some((address, length)) = sloppy_cidr(value) else { return Vec::new() };
     let (text, digits) = value.split_once('/').unwrap_or((value, ""));
@@ -169,8 +175,8 @@ pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
     list
 }
 
-/// Addresses that an endpoint or external IP may not have; one of IPv4 within IPv6 is that of IPv4,
-/// as in Go.
+/// Rejects addresses that an endpoint or an external IP cannot have (`ValidateNonSpecialIP`). An
+/// IPv4-mapped IPv6 address is validated as an IPv4 address, as in Go.
 pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
     let address = &address.to_canonical();
     let mut errors = ErrorList::new();
@@ -198,8 +204,8 @@ pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList
 mod tests {
     use super::*;
 
-    /// C2.2: CVE-2021-25737: no endpoint stands for the machine that asks, its link or a metadata
-    /// service.
+    /// C2.2: CVE-2021-25737: the address of an endpoint is not a loopback, link-local or metadata
+    /// service address.
     #[test]
     fn special_addresses_are_no_endpoints() {
         let path = Path::new("ip");
@@ -241,7 +247,7 @@ mod tests {
             ]
         );
         assert!(cidr_warnings(&path, "10.1.0.0/16").is_empty());
-        // `IsValidCIDR` of apimachinery: one fault of three, and without a hint.
+        // `IsValidCIDR` of apimachinery returns one of its three errors, without a hint.
         let told = |cidr: &str| {
             legacy_cidr(&path, cidr, &[]).into_iter().map(|e| e.detail).collect::<Vec<_>>()
         };

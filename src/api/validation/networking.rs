@@ -1,4 +1,5 @@
-//! Network policies, classes of ingresses, addresses and ranges of services.
+//! Validation of network policies, ingress classes, IP addresses and service CIDRs (upstream's
+//! `pkg/apis/networking/validation`).
 
 mod ingress;
 
@@ -11,15 +12,16 @@ use crate::value::{get, has, int_at, items, semantic_equal, str_at};
 
 pub use ingress::{ingress, ingress_change, ingress_status};
 
-/// Longest name of an ingress controller.
+/// Maximum length in bytes of the name of an ingress controller.
 const CONTROLLER_MAX: usize = 250;
 
-/// A new network policy.
+/// Validates a new network policy (`ValidateNetworkPolicy`).
 pub fn policy(object: &Value) -> ErrorList {
     policy_spec(get(object, "spec"), &[])
 }
 
-/// A changed network policy; ranges that it had before are not judged again.
+/// Validates an update of a network policy (`ValidateNetworkPolicyUpdate`). CIDRs that the old
+/// policy has are accepted.
 pub fn policy_change(object: &Value, old: &Value) -> ErrorList {
     let spec = get(old, "spec");
     let known: Vec<&str> = [("ingress", "from"), ("egress", "to")]
@@ -130,7 +132,7 @@ fn block(block: &Value, known: &[&str], path: &Path) -> ErrorList {
     errors
 }
 
-/// A new class of ingresses.
+/// Validates a new ingress class (`ValidateIngressClass`).
 pub fn ingress_class(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -189,7 +191,8 @@ fn domain_prefixed(value: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// A changed class of ingresses: the controller stays.
+/// Validates an update of an ingress class (`ValidateIngressClassUpdate`): the controller is
+/// immutable.
 pub fn ingress_class_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was) =
         (str_at(get(object, "spec"), "controller"), str_at(get(old, "spec"), "controller"));
@@ -198,13 +201,14 @@ pub fn ingress_class_change(object: &Value, old: &Value) -> ErrorList {
     changed.into_iter().chain(ingress_class(object)).collect()
 }
 
-/// The name of an address is the address.
+/// Returns the errors of the name of an `IPAddress` object, which is an IP address in canonical
+/// form (`ValidateIPAddressName`).
 pub fn address_name(name: &str, _: bool) -> names::Messages {
     let bad = net::strict_ip(&Path::default(), name).into_iter();
     bad.map(|error| error.detail).collect()
 }
 
-/// An address in use.
+/// Validates a new `IPAddress` object (`ValidateIPAddress`).
 pub fn address(object: &Value) -> ErrorList {
     let (parent, path) =
         (get(get(object, "spec"), "parentRef"), Path::new("spec").child("parentRef"));
@@ -218,7 +222,8 @@ pub fn address(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed address: its parent stays.
+/// Validates an update of an `IPAddress` object (`ValidateIPAddressUpdate`): the parent reference
+/// is immutable.
 pub fn address_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = address(object);
     let parent = |object| get(get(object, "spec"), "parentRef");
@@ -229,7 +234,7 @@ pub fn address_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// Ranges of service addresses.
+/// Validates a new `ServiceCIDR` object (`ValidateServiceCIDR`).
 pub fn service_cidr(object: &Value) -> ErrorList {
     let (spec, field) = (get(object, "spec"), Path::new("spec").child("cidrs"));
     let list = texts(spec, "cidrs");
@@ -263,7 +268,8 @@ fn strict_cidr(value: &str, field: &Path) -> ErrorList {
     }
 }
 
-/// Changed ranges: none is taken away, one of the other family may be added.
+/// Validates an update of a `ServiceCIDR` object (`ValidateServiceCIDRUpdate`): the CIDRs are
+/// immutable, but a CIDR of the other IP family may be added.
 pub fn service_cidr_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was) = (texts(get(object, "spec"), "cidrs"), texts(get(old, "spec"), "cidrs"));
     let field = Path::new("spec").child("cidrs");

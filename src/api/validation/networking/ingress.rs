@@ -1,4 +1,4 @@
-//! Ingresses.
+//! Validation of ingresses.
 
 use serde_json::Value;
 
@@ -9,11 +9,12 @@ use crate::value::{at, get, has, int_at, is_empty, items, str_at, str_in};
 
 const CLASS: &str = "kubernetes.io/ingress.class";
 const PATH_TYPES: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
-/// What the path of an exact or prefix rule may not contain, and not end with.
+/// Parts that the path of an `Exact` or `Prefix` rule cannot contain.
 const BAD_PARTS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
+/// Parts that the path of an `Exact` or `Prefix` rule cannot end with.
 const BAD_ENDS: [&str; 2] = ["/..", "/."];
 
-/// A new ingress.
+/// Validates a new ingress (`ValidateIngressCreate`).
 pub fn ingress(object: &Value) -> ErrorList {
     let mut errors = spec(object, true);
     let class = get(get(object, "spec"), "ingressClassName").as_str();
@@ -27,13 +28,14 @@ pub fn ingress(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed ingress; names of secrets that were bad before may stay bad.
+/// Validates an update of an ingress (`ValidateIngressUpdate`). If the old ingress has an invalid
+/// TLS secret name, secret names are not validated.
 pub fn ingress_change(object: &Value, old: &Value) -> ErrorList {
     let known = items(get(old, "spec"), "tls");
     spec(object, known.iter().all(|tls| secret_name(str_at(tls, "secretName")).is_empty()))
 }
 
-/// A write to the status.
+/// Validates a status update (`ValidateIngressStatusUpdate`).
 pub fn ingress_status(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
