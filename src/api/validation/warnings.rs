@@ -1,5 +1,5 @@
-//! What users are warned of without being refused: fields that are deprecated, doubled or without
-//! effect.
+//! Warnings that the API server returns for accepted objects: deprecated, duplicate and ineffective
+//! fields.
 
 mod pod;
 mod ports;
@@ -17,8 +17,7 @@ use crate::value::{at, entries, get, is_empty, items, str_at, str_in};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Labels of nodes that should not be used any more, with what is said of them
-/// (`pkg/api/node/util.go`).
+/// Deprecated labels of nodes and the texts of their warnings (`pkg/api/node/util.go`).
 const OLD_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
@@ -54,8 +53,8 @@ fn old_keys(expressions: &[Value], path: &Path) -> Vec<String> {
     keys.collect()
 }
 
-/// One term of a node selector; values of a preferred one are not validated, so they are looked at
-/// here.
+/// Returns the warnings for a term of a node selector. The label values are checked only in a
+/// preferred term, because validation does not check them there.
 fn node_term(term: &Value, preferred: bool, path: &Path) -> Vec<String> {
     let path = path.child("matchExpressions");
     let expressions = items(term, "matchExpressions");
@@ -80,7 +79,7 @@ fn required_terms(selector: &Value, path: &Path) -> Vec<String> {
     terms.flat_map(|(index, term)| node_term(term, false, &path.index(index))).collect()
 }
 
-/// An amount of bytes that is no whole number.
+/// Returns a warning if a number of bytes is not an integer.
 fn fraction(list: &Value, name: &str, path: &Path) -> Option<String> {
     let text = list.get(name)?.as_str()?;
     let amount = Quantity::parse(text).ok()?;
@@ -93,7 +92,8 @@ fn fraction(list: &Value, name: &str, path: &Path) -> Option<String> {
     })
 }
 
-/// The name of an object whose pods take it over.
+/// Returns a warning if the object's name, from which the names of its pods derive, is not a DNS
+/// label.
 fn pod_names(object: &Value) -> Option<String> {
     hostname(object, "Pod names and hostnames")
 }
@@ -124,7 +124,7 @@ fn spec_template(object: &Value, old: Option<&Value>) -> Vec<String> {
     template(at(object, &["spec", "template"]), &in_spec())
 }
 
-/// Deployments and replica sets.
+/// Returns the warnings for a deployment or a replica set.
 pub fn workload(object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut list: Vec<String> =
         if old.is_none() { pod_names(object) } else { None }.into_iter().collect();
@@ -132,7 +132,8 @@ pub fn workload(object: &Value, old: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Replication controllers; on a change upstream looks at the template that was.
+/// Returns the warnings for a replication controller. For an update, upstream checks the template
+/// of the old object.
 pub fn replication_controller(object: &Value, old: Option<&Value>) -> Vec<String> {
     match old {
         None => workload(object, None),
@@ -143,14 +144,14 @@ pub fn replication_controller(object: &Value, old: Option<&Value>) -> Vec<String
     }
 }
 
-/// Daemon sets.
+/// Returns the warnings for a daemon set.
 pub fn daemon_set(object: &Value, old: Option<&Value>) -> Vec<String> {
     let path = ["spec", "template"];
     let same = |old: &Value| crate::value::semantic_equal(at(object, &path), at(old, &path));
     if old.is_some_and(same) { Vec::new() } else { template(at(object, &path), &in_spec()) }
 }
 
-/// Stateful sets.
+/// Returns the warnings for a stateful set.
 pub fn stateful_set(object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut list = spec_template(object, old);
     let spec = get(object, "spec");
@@ -168,7 +169,7 @@ pub fn stateful_set(object: &Value, old: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Pod templates.
+/// Returns the warnings for a `PodTemplate` object.
 pub fn pod_template(object: &Value, old: Option<&Value>) -> Vec<String> {
     if old.is_some_and(|old| !counted_up(object, old)) {
         return Vec::new();
@@ -176,7 +177,7 @@ pub fn pod_template(object: &Value, old: Option<&Value>) -> Vec<String> {
     template(get(object, "template"), &Path::new("template"))
 }
 
-/// Completions above which an indexed job's parallelism is looked at, and the parallelism
+/// The `completions` and the `parallelism` above which an indexed job has a warning
 /// (`pkg/api/job/warnings.go`).
 const INDEXED: (i64, i64) = (100_000, 10_000);
 
@@ -196,7 +197,7 @@ fn job_spec(spec: &Value, path: &Path) -> Vec<String> {
     list
 }
 
-/// Jobs.
+/// Returns the warnings for a job.
 pub fn job(object: &Value, old: Option<&Value>) -> Vec<String> {
     let Some(old) = old else {
         let mut list: Vec<String> = pod_names(object).into_iter().collect();
@@ -210,7 +211,7 @@ pub fn job(object: &Value, old: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// Cron jobs.
+/// Returns the warnings for a cron job.
 pub fn cron_job(object: &Value, old: Option<&Value>) -> Vec<String> {
     let spec = at(object, &["spec", "jobTemplate", "spec"]);
     let path = Path::new("spec").child("jobTemplate").child("spec");
@@ -247,7 +248,7 @@ fn claim_spec(spec: &Value, path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Volume claims.
+/// Returns the warnings for a persistent volume claim.
 pub fn claim(object: &Value, _: Option<&Value>) -> Vec<String> {
     let mut list = Vec::new();
     if at(object, &["metadata", "annotations"]).get(CLASS_ANNOTATION).is_some() {
@@ -259,7 +260,7 @@ pub fn claim(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Volume plugins that are gone, with what is said of them in a persistent volume.
+/// Removed volume plugins and the texts of their warnings for persistent volumes.
 const OLD_VOLUMES: [(&str, &str); 6] = [
     ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
@@ -269,7 +270,7 @@ const OLD_VOLUMES: [(&str, &str); 6] = [
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-/// Persistent volumes.
+/// Returns the warnings for a persistent volume.
 pub fn volume(object: &Value, _: Option<&Value>) -> Vec<String> {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let annotations = at(object, &["metadata", "annotations"]);
@@ -292,7 +293,7 @@ pub fn volume(object: &Value, _: Option<&Value>) -> Vec<String> {
     list.extend(required_terms(at(spec, &["nodeAffinity", "required"]), &required));
     for (key, text) in OLD_VOLUMES {
         if get(spec, key).is_object() {
-            // Upstream spells this one field unlike its JSON name.
+            // Upstream's text spells this field differently from its JSON name.
             let shown = if key == "storageos" { "storageOS" } else { key };
             list.push(format!("{}: {text}", path.child(shown)));
         }
@@ -300,7 +301,7 @@ pub fn volume(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Storage classes.
+/// Returns the warnings for a storage class.
 pub fn storage_class(object: &Value, _: Option<&Value>) -> Vec<String> {
     let mut list = Vec::new();
     for (index, topology) in items(object, "allowedTopologies").iter().enumerate() {
@@ -315,7 +316,7 @@ pub fn storage_class(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Storage capacities.
+/// Returns the warnings for a CSI storage capacity.
 pub fn storage_capacity(object: &Value, _: Option<&Value>) -> Vec<String> {
     let (topology, path) = (get(object, "nodeTopology"), Path::new("nodeTopology"));
     let mut list = old_keys(items(topology, "matchExpressions"), &path.child("matchExpressions"));
@@ -326,7 +327,7 @@ pub fn storage_capacity(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Runtime classes.
+/// Returns the warnings for a runtime class.
 pub fn runtime_class(object: &Value, _: Option<&Value>) -> Vec<String> {
     entries(get(object, "scheduling"), "nodeSelector")
         .filter_map(|(key, _)| old_label(key))
@@ -334,7 +335,7 @@ pub fn runtime_class(object: &Value, _: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// Nodes.
+/// Returns the warnings for a node.
 pub fn node(object: &Value, _: Option<&Value>) -> Vec<String> {
     let spec = get(object, "spec");
     let mut list = Vec::new();
@@ -353,7 +354,7 @@ pub fn node(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Network policies.
+/// Returns the warnings for a network policy.
 pub fn network_policy(object: &Value, _: Option<&Value>) -> Vec<String> {
     let mut list = Vec::new();
     for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
@@ -372,7 +373,7 @@ pub fn network_policy(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Ingresses.
+/// Returns the warnings for an ingress.
 pub fn ingress(object: &Value, old: Option<&Value>) -> Vec<String> {
     const KEY: &str = "kubernetes.io/ingress.class";
     let marked = at(object, &["metadata", "annotations"]).get(KEY).is_some();
@@ -386,7 +387,8 @@ fn managed_by<'a>(object: &'a Value, key: &str) -> &'a str {
     str_in(object, &["metadata", "labels", key])
 }
 
-/// Endpoints; those of the endpoints controller are known to be good.
+/// Returns the warnings for endpoints. Endpoints that the endpoints controller manages are not
+/// checked.
 pub fn endpoints(object: &Value, _: Option<&Value>) -> Vec<String> {
     if managed_by(object, "endpoints.kubernetes.io/managed-by") == "endpoint-controller" {
         return Vec::new();
@@ -404,7 +406,8 @@ pub fn endpoints(object: &Value, _: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Endpoint slices; those of the two controllers are known to be good.
+/// Returns the warnings for an endpoint slice. The addresses of a slice that the endpoint slice
+/// controller or the endpoint slice mirroring controller manages are not checked.
 pub fn slice(object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut list = Vec::new();
     if old.is_none() && str_at(object, "addressType") == "FQDN" {
@@ -424,7 +427,7 @@ pub fn slice(object: &Value, old: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// Resource slices.
+/// Returns the warnings for a resource slice.
 pub fn resource_slice(object: &Value, _: Option<&Value>) -> Vec<String> {
     let driver = str_in(object, &["spec", "driver"]);
     if !driver.chars().any(char::is_uppercase) {

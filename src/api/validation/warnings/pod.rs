@@ -1,4 +1,4 @@
-//! Pods and pod templates (`pkg/api/pod/warnings.go`).
+//! Warnings for pods and pod templates (`pkg/api/pod/warnings.go`).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::field::{Path, go_quote};
 use crate::validation::net;
 use crate::value::{at, entries, get, has, items, str_at};
 
-/// Annotations that fields have replaced.
+/// Annotations that have been replaced by fields, and the texts of their warnings.
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     (
         "scheduler.alpha.kubernetes.io/critical-pod",
@@ -28,7 +28,8 @@ const SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" fiel
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 const BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
 
-/// New pods; changes of pods are made by programs and are not looked at.
+/// Returns the warnings for a new pod. Updates have no warnings, because mostly controllers send
+/// them.
 pub fn pod(object: &Value, old: Option<&Value>) -> Vec<String> {
     if old.is_some() {
         return Vec::new();
@@ -39,7 +40,7 @@ pub fn pod(object: &Value, old: Option<&Value>) -> Vec<String> {
     list
 }
 
-/// A pod template found at `path`; none when there is none.
+/// Returns the warnings for the pod template at `path`, or none if the template is null.
 pub fn template(object: &Value, path: &Path) -> Vec<String> {
     if object.is_null() {
         return Vec::new();
@@ -51,7 +52,7 @@ pub fn template(object: &Value, path: &Path) -> Vec<String> {
 struct Subject<'a> {
     spec: &'a Value,
     meta: &'a Value,
-    /// Where the template is; a pod is at the root.
+    /// Path of the template; `None` for a pod.
     root: Option<&'a Path>,
 }
 
@@ -60,7 +61,7 @@ impl Subject<'_> {
         self.root.map_or_else(|| Path::new(first), |root| root.child(first))
     }
 
-    /// All containers with their places: init, ordinary, ephemeral.
+    /// Returns the init, regular and ephemeral containers with their paths.
     fn containers(&self) -> Vec<(&Value, Path)> {
         let mut all = Vec::new();
         for kind in ["initContainers", "containers", "ephemeralContainers"] {
@@ -171,7 +172,7 @@ impl Subject<'_> {
                 let found = self.annotated(&key);
                 list.extend(found.map(|(field, _)| format!("{field}: {SECCOMP}")));
             }
-            // The warning for pods is issued where the annotation is turned into the field.
+            // For pods, the code that sets the field from the annotation returns this warning.
             if self.root.is_some() && !has(own, "appArmorProfile") {
                 let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
                 let found = self.annotated(&key);
@@ -232,7 +233,7 @@ fn null_selector(term: &Value, path: &Path) -> Option<String> {
         .then(|| format!("{}: {NULL_SELECTOR}", path.child("labelSelector")))
 }
 
-/// The profile of the pod is what the annotation of a container asks for.
+/// Reports whether the AppArmor profile is equivalent to the annotation of a container.
 fn says_the_same(profile: &Value, annotation: &str) -> bool {
     let kind = str_at(profile, "type");
     match annotation.strip_prefix("localhost/") {
@@ -244,7 +245,7 @@ fn says_the_same(profile: &Value, annotation: &str) -> bool {
     }
 }
 
-/// Variables that are set twice, other than by adding to the earlier value.
+/// Returns the warnings for variables that are set again without a reference to the earlier value.
 fn hidden_variables(container: &Value, path: &Path) -> Vec<String> {
     let (mut seen, mut list) = (BTreeSet::new(), Vec::new());
     for (index, variable) in items(container, "env").iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Ports of a pod's containers that repeat or overlap each other.
+//! Warnings for duplicate and overlapping container ports of a pod.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::value::{int_at, items, str_at};
 struct Port<'a> {
     value: &'a Value,
     path: Path,
-    /// Compared with many others.
+    /// Host port, read once because each port is compared with many others.
     host_port: i64,
     host_ip: &'a str,
 }
@@ -25,12 +25,12 @@ impl Port<'_> {
     }
 }
 
-/// Warnings of the ports of one pod that are made: no answer has room for more.
+/// Maximum number of warnings for the ports of a pod: a response does not hold more.
 const WARNINGS_MAX: usize = 256;
-/// Ports of the same number that one is compared with.
+/// Maximum number of earlier ports with the same number and protocol that a port is compared with.
 const SAME_MAX: usize = 1024;
 
-/// Warnings of the ports of these containers.
+/// Returns the warnings for the ports of these containers.
 pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
     let mut all: Vec<Port<'_>> = Vec::new();
     let mut same: HashMap<(i64, &str), Vec<usize>> = HashMap::new();

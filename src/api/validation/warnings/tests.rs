@@ -1,4 +1,4 @@
-//! Texts from kube-apiserver 1.37.1.
+//! Tests of warnings. The expected texts are those of kube-apiserver 1.37.1.
 
 use serde_json::json;
 

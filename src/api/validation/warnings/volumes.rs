@@ -1,4 +1,4 @@
-//! Volumes of a pod: plugins that are gone, and files of one volume that overwrite each other.
+//! Warnings for the volumes of a pod: removed plugins, and files that overwrite each other.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::claim_spec;
 use crate::field::{Path, go_quote};
 use crate::value::{at, get, has, items, str_at};
 
-/// Plugins with their JSON names.
+/// JSON names of removed volume plugins, and the texts of their warnings.
 const OLD: [(&str, &str); 9] = [
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -21,17 +21,17 @@ const OLD: [(&str, &str); 9] = [
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-/// Overlapping files that are reported of one volume; a response holds fewer.
+/// Maximum number of warnings for the overlapping files of a volume: a response holds fewer.
 const WARNINGS_MAX: usize = 512;
 
-/// Warnings of all volumes, which are at `path`.
+/// Returns the warnings for the volumes in the list at `path`.
 pub(super) fn warnings(volumes: &[Value], path: &Path) -> Vec<String> {
     let mut list = Vec::new();
     for (index, volume) in volumes.iter().enumerate() {
         let field = path.index(index);
         for (key, text) in OLD {
             if has(volume, key) {
-                // Upstream spells this one field unlike its JSON name.
+                // Upstream's text spells this field differently from its JSON name.
                 let shown = if key == "storageos" { "storageOS" } else { key };
                 list.push(format!("{}: {text}", field.child(shown)));
             }
@@ -44,11 +44,11 @@ pub(super) fn warnings(volumes: &[Value], path: &Path) -> Vec<String> {
     list
 }
 
-/// One file of a volume.
+/// A file of a volume.
 #[derive(Clone, PartialEq)]
 struct File {
     path: String,
-    /// Where it comes from, in a projected volume.
+    /// Description of its source in a projected volume; otherwise empty.
     source: String,
 }
 
@@ -103,11 +103,12 @@ fn overlaps(volume: &Value) -> Vec<String> {
     list
 }
 
-/// The pairs of files of which one lies at the path of the other or below it, in upstream's order:
-/// by the later file, then by the earlier one.
+/// Returns the pairs of files of which one has the path of the other or a path below it. The order
+/// is upstream's: by the later file, then by the earlier file.
 fn clashes(files: Vec<File>) -> Vec<String> {
     let mut list = Vec::new();
-    // The earlier files by their path with a trailing slash, which is a prefix of those below.
+    // The indexes of earlier files by path with a trailing slash, which is a prefix of the keys
+    // below.
     let mut earlier: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, file) in files.iter().enumerate().filter(|(_, file)| !file.path.is_empty()) {
         let key = format!("{}/", file.path);
@@ -163,8 +164,8 @@ fn projected(source: &Value) -> Vec<File> {
 mod tests {
     use super::*;
 
-    /// Pairs as upstream's `pod.warningsForOverlappingVirtualPaths` finds them by comparing each
-    /// file with all before it.
+    /// The expected pairs are those of upstream's `pod.warningsForOverlappingVirtualPaths`, which
+    /// compares each file with all files before it.
     #[test]
     fn files_clash_with_those_at_above_and_below_their_path() {
         let check = |paths: &[&str], expected: &[&str]| {
