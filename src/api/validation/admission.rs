@@ -1,4 +1,4 @@
-//! Webhook configurations, admission policies and their bindings.
+//! Validation of webhook configurations, admission policies and their bindings.
 
 use serde_json::Value;
 
@@ -24,22 +24,22 @@ const REINVOCATIONS: [&str; 2] = ["IfNeeded", "Never"];
 const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
-/// Most match conditions of one webhook or policy.
+/// Maximum number of match conditions of one webhook or policy.
 const CONDITIONS_MAX: usize = 64;
 
-/// What an object that broke a newer rule before may go on to break.
+/// Newer rules that do not apply to an update because the old object already violates them.
 struct Leniency {
     side_effects: bool,
     versions: bool,
     names: bool,
 }
 
-/// A new webhook configuration of either kind.
+/// Validates a new validating or mutating webhook configuration.
 pub fn webhooks(object: &Value) -> ErrorList {
     configuration(object, &Leniency { side_effects: false, versions: false, names: false }, None)
 }
 
-/// A changed webhook configuration of either kind.
+/// Validates an update of a validating or mutating webhook configuration.
 pub fn webhooks_change(object: &Value, old: &Value) -> ErrorList {
     let hooks = items(old, "webhooks");
     let recognized = |hook: &Value| {
@@ -115,7 +115,7 @@ fn webhook(hook: &Value, mutating: bool, leniency: &Leniency, path: &Path) -> Er
     errors
 }
 
-/// A name of at least three segments.
+/// Validates the name of a webhook: a DNS subdomain of at least three segments.
 fn qualified_host(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(field, "")];
@@ -131,7 +131,7 @@ fn qualified_host(name: &str, field: &Path) -> ErrorList {
     ErrorList::new()
 }
 
-/// Where a webhook is called.
+/// Validates `clientConfig` of a webhook, which has either `url` or `service`.
 fn client(config: &Value, path: &Path) -> ErrorList {
     let (url, service) = (get(config, "url").as_str(), get(config, "service"));
     match (url, service.is_object()) {
@@ -143,7 +143,8 @@ fn client(config: &Value, path: &Path) -> ErrorList {
     }
 }
 
-/// What Go's parser says of a colon before the first slash with no scheme before it.
+/// Returns the error of Go's URL parser for a colon before the first slash that no valid scheme
+/// precedes.
 fn scheme_fault(url: &str) -> Option<&'static str> {
     let (before, _) = url.split('/').next()?.split_once(':')?;
     let is_scheme = before.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -154,10 +155,10 @@ fn scheme_fault(url: &str) -> Option<&'static str> {
     }
 }
 
-/// The URL of a webhook.
+/// Validates the URL of a webhook.
 pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     const FORM: &str = "; desired format: https://host[/path]";
-    // Go reads no further than an escape that is none.
+    // Go's URL parser stops at the first invalid escape.
     let bad = url.match_indices('%').map(|(at, _)| at).find(|at| {
         let digits = url.as_bytes().get(at + 1..at + 3);
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
@@ -176,8 +177,8 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
         let text = format!("url must be a valid URL: parse {url}: {fault}{FORM}");
         return vec![Error::required(field, text)];
     }
-    // What has a colon before its first slash has a scheme: others were refused above. A host
-    // stands after two slashes alone.
+    // A URL with a colon before its first slash has a scheme: `scheme_fault` rejects all others. A
+    // host follows exactly two slashes.
     let first = rest.split('/').next().unwrap_or_default();
     let (scheme, rest) = match first.split_once(':').and_then(|_| rest.split_once(':')) {
         Some((scheme, rest)) => (scheme.to_lowercase(), rest),
@@ -206,8 +207,8 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// The service of a webhook. Webhook configurations have upstream's names of the two fields
-/// exchanged in the answer.
+/// Validates the service of a webhook. If `exchanged`, the error for a missing `namespace` names
+/// the field `name` and vice versa, as upstream's errors for webhook configurations do.
 pub fn webhook_service(service: &Value, exchanged: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let keys = if exchanged {
@@ -277,7 +278,7 @@ fn review_versions(hook: &Value, leniency: &Leniency, field: &Path) -> ErrorList
     errors
 }
 
-/// A rule of a webhook: operations and resources.
+/// Validates a rule of a webhook: operations, API groups, API versions, resources and scope.
 fn rule(rule: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let wild = |list: &[&str]| list.len() > 1 && list.contains(&"*");
@@ -311,7 +312,8 @@ fn rule(rule: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Resources with their subresources; a wildcard leaves no room for what it covers.
+/// Validates resources and subresources; the list must not contain an element that a wildcard in
+/// the same list already covers.
 fn resources(list: &[&str], shown: &Value, path: &Path) -> ErrorList {
     let field = path.child("resources");
     let mut errors = ErrorList::new();
@@ -359,7 +361,8 @@ fn resources(list: &[&str], shown: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `matchConditions` of a webhook or policy; a policy with parameters lets them use `params`.
+/// Validates `matchConditions` of a webhook or policy; `params` allows expressions to use the
+/// variable `params`, for a policy with parameters.
 fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
     let uses = Uses { params, authorizer: true, patches: false };
     let (list, field) = (items(parent, "matchConditions"), path.child("matchConditions"));
@@ -384,7 +387,7 @@ fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// A rule that also names objects.
+/// Validates a rule that also has `resourceNames`.
 fn named_rule(one: &Value, path: &Path) -> ErrorList {
     let names = texts(one, "resourceNames");
     let mut errors = ErrorList::new();
@@ -426,7 +429,7 @@ mod tests {
                 )
             );
         }
-        // As kube-apiserver 1.37.1 answers.
+        // The response of kube-apiserver 1.37.1.
         assert_eq!(
             webhook_url("101%", &field)[0].to_string(),
             "url: Required value: url must be a valid URL: parse \"101%\": invalid URL escape \"%\"; desired format: https://host[/path]"

@@ -1,4 +1,4 @@
-//! Custom resource definitions: names, versions and what each version says of its objects.
+//! Validation of CustomResourceDefinitions: names, versions and the fields of each version.
 
 mod columns;
 mod options;
@@ -20,15 +20,15 @@ use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{at, bool_at, get, has, items, str_at, str_in};
 
-/// Errors about storage versions that are reported of one definition.
+/// Maximum number of errors about storage versions that are reported for one definition.
 const STORAGE_ERRORS_MAX: usize = 100;
 const APPROVAL: &str = "api-approved.kubernetes.io";
-/// Deepest schema that is looked into; the decoder refuses deeper bodies before.
+/// Maximum depth to which a schema is validated; the decoder rejects deeper bodies.
 const DEPTH_MAX: usize = 200;
-/// Longest warning about a deprecated version, in bytes.
+/// Maximum length in bytes of the warning about a deprecated version.
 const WARNING_MAX: usize = 256;
 
-/// A new definition.
+/// Validates a new definition.
 pub fn validate(object: &Value) -> ErrorList {
     let names = at(object, &["spec", "names"]);
     let wanted = format!("{}.{}", str_at(names, "plural"), str_in(object, &["spec", "group"]));
@@ -42,7 +42,8 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed definition; what its objects are stored under stays.
+/// Validates an update of a definition. Group and plural name are immutable; once the definition is
+/// established, scope and kind are too.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = definition(object, old);
     let (path, spec, was) = (Path::new("spec"), get(object, "spec"), get(old, "spec"));
@@ -62,7 +63,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status.
+/// Validates an update of the status.
 pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource == "status" { accepted(object) } else { ErrorList::new() }
 }
@@ -129,7 +130,8 @@ fn spec(spec: &Value, old: &Value, path: &Path, options: &Options) -> ErrorList 
     errors
 }
 
-/// What all versions have in common: upstream keeps and tells it as if it stood beside them.
+/// Which fields are equal in all versions. Upstream's internal type has such fields once, next to
+/// `versions` in the spec, and its errors have their paths there.
 #[derive(Debug)]
 struct Shared {
     schema: bool,
@@ -152,24 +154,25 @@ impl Shared {
     }
 }
 
-/// The versions of a definition by name; of several with one name, the first.
+/// The versions of a definition by name; if several have the same name, the first.
 type OldVersions<'a> = HashMap<&'a str, &'a Value>;
 
 fn old_versions(spec: &Value) -> OldVersions<'_> {
-    // Later ones are replaced by earlier ones.
+    // In reverse order, the first of several versions with the same name is inserted last.
     items(spec, "versions").iter().rev().map(|version| (str_at(version, "name"), version)).collect()
 }
 
-/// A version, or what is shared by all.
+/// A version with its own fields, or, if `shared`, with the fields that all versions share.
 struct SchemaPosition<'a> {
     spec: &'a Value,
-    /// The versions before the write.
+    /// The versions of the old definition.
     old: &'a OldVersions<'a>,
     version: &'a Value,
     shared: bool,
 }
 
-/// What a version says for itself; with `place.shared`, what the first of them says for all.
+/// Validates the fields that only this version has or, with `place.shared`, those that all versions
+/// share.
 fn of_version(
     place: &SchemaPosition<'_>,
     shared: &Shared,
@@ -206,13 +209,14 @@ fn of_version(
     if told(shared.fields) {
         let before = get(before, "selectableFields");
         let field = path.child("selectableFields");
-        // What is shared stands apart from what is not, and the one does not see the other.
+        // Upstream validates the shared fields separately: a shared field does not see a schema
+        // that is not shared, and vice versa.
         let schema = if told(shared.schema) {
             at(version, &["schema", "openAPIV3Schema"])
         } else {
             &Value::Null
         };
-        // Of what is shared a `validation` without schema counts as one.
+        // A shared `validation` without a schema counts as an empty schema.
         let none = serde_json::json!({});
         let around = place.shared && told(shared.schema) && get(version, "schema").is_object();
         let schema = if around && schema.is_null() { &none } else { schema };
@@ -221,7 +225,7 @@ fn of_version(
     errors
 }
 
-/// The versions, each with what is its own.
+/// Validates the list of versions and the fields that each version does not share with the others.
 fn versions(
     spec: &Value,
     old: &OldVersions<'_>,
@@ -276,7 +280,7 @@ fn versions(
     errors
 }
 
-/// The warning that users of a deprecated version get.
+/// Validates the warning that clients of a deprecated version receive.
 fn deprecation(version: &Value, path: &Path) -> ErrorList {
     let Some(warning) = get(version, "deprecationWarning").as_str() else {
         return ErrorList::new();
@@ -301,7 +305,8 @@ fn deprecation(version: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// The versions with Go's names; what all have in common stands elsewhere and is null.
+/// Prints the versions with the field names of Go; fields that all versions share are null, as in
+/// upstream's internal type.
 fn shown_versions(spec: &Value, shared: [bool; 4]) -> String {
     let keys = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
     let names = ["Schema", "Subresources", "AdditionalPrinterColumns", "SelectableFields"];
@@ -369,9 +374,9 @@ fn stored_versions(object: &Value) -> ErrorList {
     let again = repeated(versions.iter().map(|version| str_at(version, "name")));
     for (index, version) in versions.iter().enumerate() {
         let name = str_at(version, "name");
-        // Upstream strikes a name out with the first version that has it.
+        // Upstream removes a stored name at the first version that has it.
         let named_before = again.at(index);
-        // Each error holds the whole list: the first ones tell enough of a definition with so many.
+        // Each error contains the whole list, so the number of errors is bounded.
         if errors.len() < STORAGE_ERRORS_MAX
             && bool_at(version, "storage")
             && (named_before || !stored.contains(&name))
@@ -393,7 +398,7 @@ fn stored_versions(object: &Value) -> ErrorList {
     errors
 }
 
-/// Groups of Kubernetes' own need a note of their approval.
+/// Checks that a definition in a group of Kubernetes has the annotation of its API approval.
 fn approval(object: &Value, old: &Value) -> Option<Error> {
     let group = str_in(object, &["spec", "group"]);
     let protected = ["k8s.io", "kubernetes.io"].iter().any(|domain| {

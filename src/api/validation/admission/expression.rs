@@ -3,7 +3,8 @@
 use crate::expressions::{Compiler, Fault, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 
-/// Checks that an expression is set and compiles; `missing` is the text of an empty one.
+/// Checks that an expression is set and compiles; `missing` is the error text for an empty
+/// expression.
 pub(super) fn required(
     compiler: &Compiler,
     (text, missing): (&str, &str),

@@ -1,4 +1,4 @@
-//! Admission policies and what binds them.
+//! Validation of admission policies and their bindings.
 
 use serde_json::Value;
 
@@ -12,34 +12,34 @@ use crate::validation::conditions::validate as list_of_conditions;
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, is_empty, items, semantic_equal, str_at};
 
-/// Most audit annotations of a policy.
+/// Maximum number of audit annotations of a policy.
 const ANNOTATIONS_MAX: usize = 20;
-/// Longest expression of an annotation, in bytes.
+/// Maximum length in bytes of the expression of an audit annotation.
 const ANNOTATION_MAX: usize = 5 * 1024;
 
-/// A new validating policy.
+/// Validates a new ValidatingAdmissionPolicy.
 pub fn validating_policy(object: &Value) -> ErrorList {
     validating(object, None)
 }
 
-/// A changed validating policy.
+/// Validates an update of a ValidatingAdmissionPolicy.
 pub fn validating_policy_change(object: &Value, old: &Value) -> ErrorList {
     validating(object, Some(old))
 }
 
-/// A new mutating policy.
+/// Validates a new MutatingAdmissionPolicy.
 pub fn mutating_policy(object: &Value) -> ErrorList {
     mutating(object, None)
 }
 
-/// A changed mutating policy.
+/// Validates an update of a MutatingAdmissionPolicy.
 pub fn mutating_policy_change(object: &Value, old: &Value) -> ErrorList {
     mutating(object, Some(old))
 }
 
 fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    // Without variables there is no `variables` either.
+    // Expressions of a policy without variables cannot use the identifier `variables`.
     let mut compiler =
         if is_empty(spec, "variables") { Compiler::plain() } else { Compiler::composed() };
     let uses = uses(spec);
@@ -71,7 +71,7 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// A write to the status of a validating policy.
+/// Validates an update of the status of a ValidatingAdmissionPolicy.
 pub fn validating_policy_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -112,12 +112,13 @@ fn mutating(object: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// What expressions of a policy may use.
+/// The identifiers that expressions of a policy may use.
 fn uses(spec: &Value) -> Uses {
     Uses { params: has(spec, "paramKind"), authorizer: true, patches: false }
 }
 
-/// What both kinds of policies share, up to the variables, which the compiler learns.
+/// Validates the fields that both kinds of policies share, and declares the variables of the policy
+/// in `compiler`.
 fn head(
     spec: &Value,
     mutating: bool,
@@ -175,7 +176,7 @@ fn head(
     errors
 }
 
-/// Deletions cannot be mutated.
+/// Checks that no rule of a mutating policy matches the operation `DELETE`.
 fn only_mutable(resources: &Value, path: &Path) -> ErrorList {
     let allowed: Vec<&str> = OPERATIONS.into_iter().filter(|o| *o != "DELETE").collect();
     let field = path.child("resourceRules").child("operations");
@@ -331,7 +332,7 @@ fn mutation(one: &Value, compiler: &Compiler, uses: Uses, path: &Path) -> ErrorL
     errors
 }
 
-/// A binding of a validating policy.
+/// Validates a ValidatingAdmissionPolicyBinding.
 pub fn validating_binding(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = binding(spec, &path);
@@ -353,7 +354,7 @@ pub fn validating_binding(object: &Value) -> ErrorList {
     errors
 }
 
-/// A binding of a mutating policy.
+/// Validates a MutatingAdmissionPolicyBinding.
 pub fn mutating_binding(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = binding(spec, &path);
@@ -417,7 +418,8 @@ mod tests {
             mutation(one, &Compiler::composed(), uses, &path)
         };
         assert!(mutation(&good).is_empty(), "{:?}", mutation(&good));
-        // The type of an empty list is not exactly that of patches (cel-go's `IsExactType`).
+        // The type of an empty list is not exactly the type of a list of patches (cel-go's
+        // `IsExactType`).
         assert_eq!(
             mutation(&patch("[]"))[0].detail,
             "must evaluate to list(JSONPatch) but got list(dyn)"
@@ -440,7 +442,7 @@ mod tests {
         object
     }
 
-    /// Texts of upstream's `validation_test.go`.
+    /// Error texts of upstream's `validation_test.go`.
     #[test]
     fn expressions_that_do_not_compile_are_refused() {
         let errors = |spec: Value| -> Vec<String> {

@@ -1,5 +1,4 @@
-//! What clients see of objects beside their content: scale, columns of tables, fields that lists
-//! are selected by.
+//! Validation of the scale subresource, the printer columns and the selectable fields of a version.
 
 use std::collections::HashSet;
 
@@ -12,7 +11,7 @@ use crate::value::str_at;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
-/// Most fields of a version that lists can be selected by.
+/// Maximum number of selectable fields of a version.
 const SELECTABLE_MAX: usize = 8;
 
 fn simple_path(path: &str, field: &Path) -> Option<Error> {
@@ -20,7 +19,7 @@ fn simple_path(path: &str, field: &Path) -> Option<Error> {
     (!path.starts_with('.')).then(|| Error::invalid(field, path, text))
 }
 
-/// Where a scale finds its numbers and selector.
+/// Validates the JSON paths of the replica counts and the selector of the scale subresource.
 pub(super) fn scale(scale: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !scale.is_object() {
@@ -53,7 +52,7 @@ pub(super) fn scale(scale: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A column of printed tables.
+/// Validates a printer column.
 pub(super) fn of_column(column: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if str_at(column, "name").is_empty() {
@@ -78,8 +77,8 @@ pub(super) fn of_column(column: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Fields that lists can be selected by; `before` are those that the version had, of which too many
-/// may stay.
+/// Validates selectable fields. `before` are those of the old version: an unchanged list may exceed
+/// [`SELECTABLE_MAX`].
 pub(super) fn selectable(root: &Value, fields: &Value, before: &Value, path: &Path) -> ErrorList {
     let list = items_of(fields);
     if list.is_empty() {

@@ -1,5 +1,5 @@
-//! What is asked of a definition: of a new one everything, of a changed one nothing that its old
-//! state did not fulfil.
+//! Which rules apply to a definition: all to a new one; to a changed one only those that the old
+//! definition satisfies.
 
 use serde_json::Value;
 
@@ -7,27 +7,27 @@ use super::{DEPTH_MAX, schema, structural};
 use crate::field::Path;
 use crate::value::{at, bool_at, entries, get, has, items, str_at};
 
-/// Rules that an old definition may already break.
+/// The rules that an old definition may already violate; `true` if the rule applies.
 #[derive(Debug)]
 pub(super) struct Options {
-    /// A webhook must know a version of conversion reviews that this server knows.
+    /// `conversionReviewVersions` must have a version that this server supports.
     pub review_versions: bool,
-    /// Every version has a schema.
+    /// Every version must have a schema.
     pub schemas: bool,
-    /// Types are known ones.
+    /// Types must be known.
     pub property_types: bool,
-    /// Schemas are structural.
+    /// Schemas must be structural.
     pub structural: bool,
-    /// Defaults say nothing that is unknown.
+    /// Defaults must not have fields that the schema does not specify.
     pub pruned_defaults: bool,
-    /// Items of sets are atomic.
+    /// Items of lists of type set must be atomic.
     pub atomic_sets: bool,
-    /// Keys of lists of type map are always there.
+    /// Keys of lists of type map must be required or have a default.
     pub map_keys: bool,
 }
 
 impl Options {
-    /// The options of a write; `old` is null for a new definition.
+    /// Returns the options for a write; `old` is null for a new definition.
     pub(super) fn of(new: &Value, old: &Value) -> Self {
         let all = |rule: fn(&Value) -> bool| schemas(old).all(rule);
         let preserves = bool_at(get(new, "spec"), "preserveUnknownFields");
@@ -63,7 +63,7 @@ fn is_structural(schema: &Value) -> bool {
         && structural::errors(schema, &Path::default()).is_empty()
 }
 
-/// Whether a schema or one below it is such.
+/// Whether `such` is true for a schema or a schema below it, down to `depth`.
 pub(super) fn any(schema: &Value, such: &dyn Fn(&Value) -> bool, depth: usize) -> bool {
     let Some(depth) = depth.checked_sub(1) else { return false };
     if !schema.is_object() {
@@ -86,7 +86,7 @@ fn odd_type(schema: &Value) -> bool {
     !types.contains(&str_at(schema, "type"))
 }
 
-/// Whether a schema uses what only structural schemas have.
+/// Whether a schema uses a feature that requires structural schemas.
 fn extended(schema: &Value) -> bool {
     has(schema, "default")
         || [

@@ -1,4 +1,4 @@
-//! Paths to fields of a schema, as selectable fields and rules name them (`ValidFieldPath` of
+//! Paths to fields of a schema, as selectable fields and rules use them (`ValidFieldPath` of
 //! `pkg/apiserver/schema/cel`).
 
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::custom::{FieldPathError, Steps};
 use crate::value::{get, is_empty};
 
-/// A path that names no field of a schema; the texts are upstream's.
+/// The error of a path that names no field of a schema; the texts are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownField {
     #[error(transparent)]
@@ -15,8 +15,8 @@ pub(super) enum UnknownField {
     NoSchema,
 }
 
-/// The schema at the end of a path such as `.spec.color` or `.spec['x']`, and the first name of the
-/// path.
+/// Returns the first name of a path such as `.spec.color` or `.spec['x']`, and the schema at its
+/// end.
 ///
 /// # Errors
 /// Upstream's text.

@@ -1,5 +1,5 @@
-//! Expressions in schemas: whether they compile, what they may cost, where `oldSelf` can be known
-//! (`pkg/apis/apiextensions/validation/{validation,cel_validation}.go`).
+//! Validation of the CEL rules in schemas: whether they compile, their estimated cost, and where
+//! they can use `oldSelf` (`pkg/apis/apiextensions/validation/{validation,cel_validation}.go`).
 
 use std::sync::Arc;
 
@@ -14,18 +14,19 @@ const RULES: &str = "x-kubernetes-validations";
 /// Number of the most expensive rules that are reported.
 const EXPENSIVE_MAX: usize = 4;
 
-/// What is known of a schema when its rules are looked at.
+/// The context of a schema for the validation of its rules.
 #[derive(Clone)]
 pub(super) struct Context<'a> {
     node: &'a Node,
     root: bool,
-    /// None when no rules are here or above; an error where rules cannot see the values.
+    /// `None` if neither this schema nor one above it has rules; `Err` if the schema has no CEL
+    /// type.
     decl: Option<Result<Arc<Decl>, ()>>,
-    /// How often such a value can be in an object; `None` when nothing bounds it.
+    /// How often a value of this schema can occur in an object; `None` if unbounded.
     cardinality: Option<u64>,
 }
 
-/// A way from a schema to one in it.
+/// The step from a schema to a schema directly below it.
 #[derive(Clone, Copy)]
 pub(super) enum Step<'a> {
     Property(&'a str),
@@ -40,7 +41,7 @@ impl<'a> Context<'a> {
         context
     }
 
-    /// The context of a schema in this one; `None` when there are no rules.
+    /// The context of a schema below this one; `None` if it has no rules.
     pub(super) fn below(&self, step: Step<'_>) -> Option<Self> {
         let node = match step {
             Step::Property(name) => self.node.properties.get(name)?,
@@ -73,7 +74,8 @@ impl<'a> Context<'a> {
         Some(context)
     }
 
-    /// Makes the type of the schema, where rules are here, or above as `within` says.
+    /// Sets the CEL type of the schema if it has rules, or if a schema above it has rules
+    /// (`within`).
     fn find(&mut self, within: Option<bool>) {
         if within == Some(true) || !self.node.rules.is_empty() {
             let root = self.root || self.node.embedded;
@@ -82,7 +84,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// By how much a schema multiplies what is in it.
+/// The maximum number of elements of a value; `None` if unbounded.
 fn elements(node: &Node) -> Option<u64> {
     let limit = |limit: Option<i64>| Some(u64::try_from(limit?).unwrap_or(0));
     match node.kind {
@@ -92,7 +94,7 @@ fn elements(node: &Node) -> Option<u64> {
     }
 }
 
-/// What all rules of a schema may cost together.
+/// The total estimated cost of all rules of a schema, with the most expensive rules.
 #[derive(Default)]
 pub(super) struct Total {
     cost: u64,
@@ -110,7 +112,7 @@ impl Total {
         self.expensive.truncate(EXPENSIVE_MAX);
     }
 
-    /// Errors when that is too much.
+    /// Returns errors if the total exceeds the limit.
     pub(super) fn errors(&self, path: &Path) -> ErrorList {
         if self.cost <= STATIC_PER_DEFINITION {
             return ErrorList::new();
@@ -124,19 +126,19 @@ impl Total {
     }
 }
 
-/// What holds for the rules of one schema.
+/// The rules of one schema and the conditions under which they are validated.
 pub(super) struct Rules<'a> {
     /// The schema's JSON.
     pub(super) schema: &'a Value,
     pub(super) path: &'a Path,
-    /// The schema was accepted before: each rule may cost what it did.
+    /// The schema is unchanged: the limit on the cost of a single expression does not apply.
     pub(super) accepted: bool,
-    /// Below this schema no old value can be correlated.
+    /// The outermost schema below which new values cannot be correlated with old ones.
     pub(super) uncorrelated: Option<&'a Path>,
 }
 
 impl Rules<'_> {
-    /// Errors of the expressions of a schema.
+    /// Returns the errors of the rules and adds their costs to `total`.
     pub(super) fn errors(&self, context: &Context<'_>, total: &mut Total) -> ErrorList {
         let path = self.path.child(RULES);
         let decl = match &context.decl {
@@ -208,7 +210,7 @@ impl Rules<'_> {
     }
 }
 
-/// A rule as Go writes the type that upstream has for it.
+/// Prints a rule as Go prints upstream's internal type.
 fn shown(rule: &Value) -> String {
     let text = |key: &str| json!(str_at(rule, key)).to_string();
     let given = |key: &str| get(rule, key).to_string();

@@ -1,5 +1,4 @@
-//! Schemas of custom resources: what they may say
-//! (`ValidateCustomResourceDefinitionOpenAPISchema`).
+//! Validation of the schemas of custom resources (`ValidateCustomResourceDefinitionOpenAPISchema`).
 
 use std::collections::HashSet;
 
@@ -22,9 +21,10 @@ const RULES: &str = "x-kubernetes-validations";
 const REASONS: [&str; 4] =
     ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// Fields that the root may have beside a status that is written alone, by their names in Go.
+/// Fields that the root schema may have if the status subresource is enabled, by their names in Go.
 const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
-/// Fields that it may not have, in Go's order.
+/// Fields that the root schema may not have if the status subresource is enabled, in the order of
+/// Go.
 const NOT_AT_ROOT: [&str; 21] = [
     "id",
     "$schema",
@@ -49,8 +49,8 @@ const NOT_AT_ROOT: [&str; 21] = [
     MAP_TYPE,
 ];
 
-/// The schema of a version. `status` says that the status is a subresource, `old` is the schema
-/// that the version had.
+/// Validates the schema of a version. `status` is whether the status subresource is enabled, `old`
+/// is the schema of the old version.
 pub(super) fn root(
     schema: &Value,
     old: &Value,
@@ -70,7 +70,8 @@ pub(super) fn root(
         errors.push(Error::forbidden(&path.child("nullable"), text));
     }
     let mut unreadable = None;
-    // What expressions are looked at with; only in schemas whose structure is right.
+    // The parsed schema with which rules are compiled; set only if the schema is structural and its
+    // defaults are valid.
     let mut node = None;
     if options.structural {
         unreadable = structural::unreadable(schema);
@@ -100,8 +101,8 @@ pub(super) fn root(
     errors
 }
 
-/// The status is validated by its own part of the schema, so that nothing may be lost that the root
-/// says.
+/// Checks the root schema if the status subresource is enabled: the status is validated by its own
+/// part of the schema alone, so the root may only have fields that are not lost then.
 fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
     let kind = str_at(schema, "type");
     if !matches!(kind, "" | "object") {
@@ -119,17 +120,17 @@ fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
     told.then(|| Error::invalid(path, schema.clone(), text))
 }
 
-/// What holds where a schema stands.
+/// The position of a schema and the conditions that apply there.
 #[derive(Clone)]
 struct SchemaPosition<'a> {
     /// Within `apiVersion`, `kind` or `metadata` of a resource.
     meta: bool,
-    /// Why there may be no defaults.
+    /// Why defaults are forbidden, if they are.
     defaults: Option<String>,
-    /// The outermost schema whose parts cannot be found in an old object.
+    /// The outermost schema whose parts cannot be correlated with an old object.
     uncorrelated: Option<Path>,
-    /// What its expressions are looked at with; none where there are no rules, and in `not`,
-    /// `allOf` and its like.
+    /// The context for rules; `None` if there are no rules, and within `not`, `allOf`, `anyOf` and
+    /// `oneOf`.
     context: Option<Context<'a>>,
 }
 
@@ -139,7 +140,7 @@ impl SchemaPosition<'_> {
         Self { context, ..self.clone() }
     }
 
-    /// Parts of the schema at `path` cannot be found in an old object.
+    /// Marks the parts of the schema at `path` as not correlatable with an old object.
     fn uncorrelated(mut self, path: &Path) -> Self {
         self.uncorrelated.get_or_insert_with(|| path.clone());
         self
@@ -148,10 +149,10 @@ impl SchemaPosition<'_> {
 
 struct Walk<'a> {
     options: &'a Options,
-    /// The schema is what it was.
+    /// The schema is unchanged.
     accepted: bool,
     errors: ErrorList,
-    /// Errors of expressions, which stand behind the others.
+    /// Errors of rules, which follow all others.
     expressions: ErrorList,
     total: Total,
 }
@@ -211,7 +212,7 @@ impl Walk<'_> {
         self.schema(get(schema, "items"), &path.child("items"), below, false, depth);
         self.extensions(schema, path);
         self.rules(schema, path);
-        // Expressions are not looked at where the schema itself is wrong.
+        // Rules are compiled only if the schema itself has no errors.
         if self.errors.len() == before
             && !is_empty(schema, RULES)
             && let Some(context) = &place.context
@@ -223,7 +224,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What no schema may use.
+    /// Reports unsupported fields and types of a schema.
     fn plain(&mut self, schema: &Value, path: &Path, place: &SchemaPosition<'_>) {
         let kind = str_at(schema, "type");
         if self.options.property_types && !kind.is_empty() && !TYPES.contains(&kind) {
@@ -260,7 +261,7 @@ impl Walk<'_> {
         forbid("uniqueItems", bool_at(schema, "uniqueItems"), text);
     }
 
-    /// Types of lists and maps.
+    /// Validates list types, map types and the other `x-kubernetes` extensions.
     fn extensions(&mut self, schema: &Value, path: &Path) {
         let (kind, at_type) = (str_at(schema, "type"), path.child("type"));
         if get(schema, PRESERVE) == &Value::Bool(false) {
@@ -314,7 +315,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A list of type map has items with scalar keys.
+    /// Checks that a list of type map has items with scalar keys.
     fn map(&mut self, schema: &Value, path: &Path) {
         let (item, at_items) = (get(schema, "items"), path.child("items"));
         let (keys, at_keys) = (items(schema, LIST_KEYS), path.child(LIST_KEYS));
@@ -355,7 +356,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Rules as far as they are text.
+    /// Validates the fields of rules without compiling their expressions.
     fn rules(&mut self, schema: &Value, path: &Path) {
         let lines = |text: &str| text.contains(['\n', '\r']);
         for (index, rule) in items(schema, RULES).iter().enumerate() {
@@ -400,10 +401,10 @@ impl Walk<'_> {
     }
 }
 
-/// Items of sets are compared as a whole.
+/// Checks that an item of a set is atomic: items are compared as a whole.
 fn set_item(item: &Value, path: &Path) -> Option<Error> {
     const TEXT: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
-    // Upstream shows the item's list type in both cases.
+    // Upstream prints the item's list type in both cases.
     let shown = get(item, LIST_TYPE).clone();
     match str_at(item, "type") {
         "array" if has(item, LIST_TYPE) && str_at(item, LIST_TYPE) != "atomic" => {
@@ -416,7 +417,8 @@ fn set_item(item: &Value, path: &Path) -> Option<Error> {
     }
 }
 
-/// Items of sets and maps are never null, and their keys are always there.
+/// Checks that items of sets and maps are not nullable and that the keys of map items are required
+/// or have a default.
 pub(super) fn whole_items(item: &Value, list: &str, keys: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if bool_at(item, "nullable") {

@@ -1,5 +1,5 @@
-//! What makes a schema structural: every field has a type outside of `allOf` and its like, and what
-//! these say about a field is about one that the schema specifies
+//! Validation of structural schemas: every field has a type outside of `allOf`, `anyOf`, `oneOf`
+//! and `not`, and these only restrict fields that the schema specifies
 //! (`pkg/apiserver/schema/validation.go`, `complete.go`).
 
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 const MAP_TYPE: &str = "x-kubernetes-map-type";
 const RULES: &str = "x-kubernetes-validations";
 
-/// Where a schema stands.
+/// The position of a schema.
 #[derive(Clone, Copy, PartialEq)]
 enum Level {
     Root,
@@ -24,7 +24,8 @@ enum Level {
     Field,
 }
 
-/// Why a schema cannot even be read as a structural one; told when nothing else is wrong.
+/// Returns why a schema cannot be converted to a structural one; the caller reports it only if
+/// there is no other error.
 pub(super) fn unreadable(schema: &Value) -> Option<String> {
     unreadable_below(schema, DEPTH_MAX)
 }
@@ -60,7 +61,7 @@ fn unreadable_below(schema: &Value, depth: usize) -> Option<String> {
     alone.chain(many).chain(named).find_map(|below| unreadable_below(below, depth))
 }
 
-/// All errors, in the order of their texts.
+/// Returns all errors, sorted by their texts.
 pub(super) fn errors(schema: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     invariants(schema, Level::Root, path, &mut errors, DEPTH_MAX);
@@ -132,7 +133,8 @@ fn invariants(schema: &Value, level: Level, path: &Path, errors: &mut ErrorList,
     }
 }
 
-/// Schemas of resources say nothing about metadata but names at the root.
+/// Checks `kind`, `apiVersion` and `metadata` of a resource schema; at the root, the schema of
+/// `metadata` may only specify `name` and `generateName`.
 fn metadata(schema: &Value, level: Level, path: &Path, errors: &mut ErrorList) {
     let checked = level == Level::Root || bool_at(schema, EMBEDDED);
     let (properties, path) = (get(schema, "properties"), path.child("properties"));
@@ -164,8 +166,9 @@ fn metadata(schema: &Value, level: Level, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// What a schema says beside its structure. `skip` leaves out how an integer or string is written
-/// in `anyOf`, or in that of the first schema of `allOf`.
+/// Checks the value validations of a schema: `allOf`, `anyOf`, `oneOf`, `not` and `pattern`. `skip`
+/// is whether `anyOf` of the schema, and of the first schema of its `allOf`, is the standard form
+/// of int-or-string, which is not checked.
 fn validation(
     schema: &Value,
     skip: (bool, bool),
@@ -192,7 +195,7 @@ fn validation(
     }
 }
 
-/// A schema below `allOf` and its like.
+/// Checks a schema below `allOf`, `anyOf`, `oneOf` or `not`, which may only have value validations.
 fn nested(schema: &Value, skip_any: bool, path: &Path, errors: &mut ErrorList, depth: usize) {
     let Some(depth) = depth.checked_sub(1) else { return };
     validation(schema, (skip_any, false), path, errors, depth);
@@ -230,7 +233,8 @@ fn nested(schema: &Value, skip_any: bool, path: &Path, errors: &mut ErrorList, d
     }
 }
 
-/// What `said` says below `allOf` and its like is about parts that `schema` specifies.
+/// Checks that `schema` specifies every field that `said` restricts below `allOf`, `anyOf`, `oneOf`
+/// and `not`.
 fn of_validation(
     said: &Value,
     schema: &Value,

@@ -1,4 +1,4 @@
-//! Definitions that are good, and the texts of those that are not.
+//! Tests of the validation of definitions: valid definitions, and the error texts of invalid ones.
 
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn a_complete_definition_is_good() {
     assert_eq!(validate_change(&good(), &good()), []);
 }
 
-/// Answers of kube-apiserver 1.37.1.
+/// Responses of kube-apiserver 1.37.1.
 #[test]
 fn a_version_that_stands_twice_is_stored_once() {
     let mut twice = good();
@@ -90,7 +90,7 @@ fn schemas_are_structural_and_selectable_fields_exist() {
     );
 }
 
-/// The errors of a definition whose schema is this one.
+/// The errors of a definition with the given schema.
 fn of_schema(schema: Value) -> Vec<String> {
     let mut definition = good();
     definition["spec"]["versions"][0] = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
@@ -98,7 +98,7 @@ fn of_schema(schema: Value) -> Vec<String> {
     texts_of(&definition).iter().map(|text| text.replace(prefix, "~")).collect()
 }
 
-/// A schema with one property.
+/// The errors of a definition with one property of the given schema.
 fn of_property(schema: Value) -> Vec<String> {
     let texts = of_schema(json!({"type": "object", "properties": {"p": schema}}));
     texts.iter().map(|text| text.replace("~.properties[p]", "p")).collect()

@@ -1,4 +1,4 @@
-//! Warnings about definitions that are accepted.
+//! Warnings about accepted definitions.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::{DEPTH_MAX, options};
 use crate::field::go_quote;
 use crate::value::{get, str_at};
 
-/// Warnings about what a definition says, and did not say before.
+/// Returns the warnings about a definition that do not apply to the old definition.
 pub fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let before: HashSet<String> = old.map(found).unwrap_or_default().into_iter().collect();
     found(object).into_iter().filter(|text| !before.contains(text.as_str())).collect()

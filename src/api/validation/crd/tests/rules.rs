@@ -1,4 +1,4 @@
-//! Expressions of definitions: facts of `TestValidateCustomResourceDefinitionValidation`
+//! Tests of the rules in schemas, with cases of `TestValidateCustomResourceDefinitionValidation`
 //! (`pkg/apis/apiextensions/validation`).
 
 use super::*;
@@ -14,7 +14,7 @@ fn definition(properties: Value, rules: Value) -> Value {
     definition
 }
 
-/// Errors of properties, without the path that all have.
+/// The errors of a definition with the given properties, without the path prefix that all have.
 fn told(properties: Value) -> Vec<String> {
     let texts = texts_of(&definition(properties, json!([])));
     texts.iter().map(|text| text.strip_prefix(AT).unwrap_or(text).to_owned()).collect()
@@ -78,7 +78,7 @@ fn expressions_are_compiled_wherever_they_stand() {
             assert!(texts[0].ends_with(end), "{texts:?}");
         }
     }
-    // Values without a type are not seen at all.
+    // Values without a type have no CEL type.
     let texts = told(
         json!({"x": {"x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-validations": [{"rule": "true"}]}}),
     );
@@ -143,7 +143,7 @@ fn old_values_are_known_where_parts_can_be_followed() {
             );
         }
     }
-    // The list itself can always be followed.
+    // The list itself is always correlatable.
     for kind in ["atomic", "set"] {
         let list = json!({"type": "array", "maxItems": 9, "items": {"type": "string", "maxLength": 9}, "x-kubernetes-list-type": kind,
             "x-kubernetes-validations": [{"rule": "self == oldSelf"}]});
@@ -179,12 +179,12 @@ fn costs_are_bounded() {
             ": Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 2.0x {HINT}"
         ),
     ];
-    // 100000 times one for `self` and a tenth of 20000 bytes.
+    // 100000 times the cost of `self`, which is 1, plus a tenth of 20000 bytes.
     let own = format!(
         "{of_list}: Forbidden: estimated rule cost exceeds budget by factor of 20.0x {HINT}"
     );
     assert_eq!(told(properties.clone()), [&[own], &total[..]].concat());
-    // What was accepted before may cost what it did, but for the whole.
+    // For an unchanged schema only the limit on the total cost applies.
     let old = definition(properties, json!([]));
     let texts: Vec<String> = validate_change(&old, &old).iter().map(ToString::to_string).collect();
     assert_eq!(texts, total.map(|text| format!("{AT}{text}")));
