@@ -1,4 +1,4 @@
-//! Priority levels and schemas of flow control.
+//! Validation of the priority levels and flow schemas of API Priority and Fairness.
 
 mod schema;
 
@@ -11,15 +11,15 @@ use crate::value::{get, has, int_at, items, str_at};
 
 pub use schema::schema;
 
-/// A priority level of flow control.
+/// Validates a PriorityLevelConfiguration.
 pub fn priority_level(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
     let (kind, field) = (str_at(spec, "type"), path.child("type"));
     let (limited, exempt) = (has(spec, "limited"), has(spec, "exempt"));
     match kind {
-        // The rules declared on the type forbid without a word (`+k8s:unionMember`), and stand for
-        // those written by hand.
+        // Upstream's declarative validation (`+k8s:unionMember`) forbids the field without a detail
+        // and replaces the handwritten rules.
         "Exempt" if limited => {
             errors.push(Error::forbidden(&path.child("limited"), ""));
         }
@@ -62,7 +62,8 @@ pub fn priority_level(object: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status of a schema or a level: each condition has a type of its own.
+/// Validates an update of the status of a flow schema or priority level: the types of the
+/// conditions are unique.
 pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -126,14 +127,15 @@ fn limits(limited: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Most queues of a level (upstream's `priorityLevelConfigurationQueuingMaxQueues`).
+/// Maximum number of queues of a level (upstream's `priorityLevelConfigurationQueuingMaxQueues`).
 const QUEUES_MAX: i64 = 10_000_000;
 
-/// Bits of a flow's hash, of which its hand of queues is drawn (upstream's
+/// Number of bits of a flow's hash, from which its hand of queues is dealt (upstream's
 /// `shufflesharding.MaxHashBits`).
 const HASH_BITS: f64 = 60.0;
 
-/// Bits that dealing a hand of so many queues takes (upstream's `RequiredEntropyBits`).
+/// Number of bits that dealing a hand of `hand` out of `queues` queues requires (upstream's
+/// `RequiredEntropyBits`).
 fn entropy(queues: i64, hand: i64) -> f64 {
     let float = |number: i64| i32::try_from(number).map_or(f64::from(i32::MAX), f64::from);
     (float(queues).log2() * float(hand)).ceil()
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Texts of kube-apiserver 1.37.1, and of the declared rules
+    /// Error texts of kube-apiserver 1.37.1 and of upstream's declarative validation
     /// (`flowcontrol/v1/zz_generated.validations.go`).
     #[test]
     fn a_level_has_the_part_of_its_type_alone() {
@@ -193,7 +195,7 @@ mod tests {
         );
     }
 
-    /// An answer of kube-apiserver 1.37.1; 8 of 512 take 72 bits.
+    /// A response of kube-apiserver 1.37.1; a hand of 8 out of 512 queues requires 72 bits.
     #[test]
     fn hands_take_no_more_bits_than_a_hash_has() {
         let level = |queues: i64, hand: i64| json!({"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {"queues": queues, "handSize": hand, "queueLengthLimit": 1}}}}});
@@ -213,7 +215,7 @@ mod tests {
                 "spec.limited.limitResponse.queuing.handSize: Invalid value: 8: required entropy bits of deckSize 512 and handSize 8 should not be greater than 60"
             ]
         );
-        // 128 queues and a hand of 6 are the server's own: 42 bits.
+        // The built-in levels of the server include one of 128 queues with a hand of 6: 42 bits.
         assert_eq!(said(128, 6), [""; 0]);
     }
 

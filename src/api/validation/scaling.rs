@@ -1,4 +1,4 @@
-//! Autoscalers and disruption budgets.
+//! Validation of HorizontalPodAutoscalers and PodDisruptionBudgets.
 
 mod metrics;
 
@@ -13,10 +13,10 @@ use super::{conditions, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{at, get, has, int_at, items, str_at};
 
-/// Where the first version keeps metrics that it has no fields for.
+/// The annotation in which `autoscaling/v1` stores metrics for which it has no fields.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 
-/// An autoscaler of `autoscaling/v1`.
+/// Validates a new HorizontalPodAutoscaler of `autoscaling/v1`.
 pub fn autoscaler(object: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(version(object));
@@ -24,7 +24,8 @@ pub fn autoscaler(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed autoscaler of `autoscaling/v1`; a target of the same kind is not judged again.
+/// Validates an update of a HorizontalPodAutoscaler of `autoscaling/v1`; the API group of the
+/// target is validated only if its version or kind changes.
 pub fn autoscaler_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(changed_version(object, old));
@@ -48,7 +49,7 @@ fn cpu(object: &Value) -> ErrorList {
     errors
 }
 
-/// An autoscaler of `autoscaling/v2`.
+/// Validates a new HorizontalPodAutoscaler of `autoscaling/v2`.
 pub fn autoscaler_v2(object: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(version(object));
@@ -56,7 +57,7 @@ pub fn autoscaler_v2(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed autoscaler of `autoscaling/v2`.
+/// Validates an update of a HorizontalPodAutoscaler of `autoscaling/v2`.
 pub fn autoscaler_v2_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(changed_version(object, old));
@@ -76,7 +77,7 @@ fn changed_version(object: &Value, old: &Value) -> Option<Error> {
     if same { None } else { version(object) }
 }
 
-/// The group of the target, without which only replication controllers are known.
+/// Checks that the target has an API group; only a ReplicationController may have none.
 fn version(object: &Value) -> Option<Error> {
     let target = get(get(object, "spec"), "scaleTargetRef");
     let field = Path::new("spec").child("scaleTargetRef").child("apiVersion");
@@ -118,7 +119,7 @@ fn bounds(object: &Value) -> ErrorList {
     errors
 }
 
-/// A write to an autoscaler's status.
+/// Validates an update of the status of a HorizontalPodAutoscaler.
 pub fn autoscaler_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -133,7 +134,7 @@ pub fn autoscaler_status(subresource: &str, object: &Value, _: &Value) -> ErrorL
     errors
 }
 
-/// A write to a disruption budget's status.
+/// Validates an update of the status of a PodDisruptionBudget.
 pub fn disruption_budget_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -145,7 +146,7 @@ pub fn disruption_budget_status(subresource: &str, object: &Value, _: &Value) ->
     errors
 }
 
-/// A new disruption budget.
+/// Validates a new PodDisruptionBudget.
 pub fn disruption_budget(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -170,7 +171,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Cases of upstream's `TestValidatePodDisruptionBudgetStatus` and of autoscalers' statuses.
+    /// Cases of upstream's `TestValidatePodDisruptionBudgetStatus` and of its tests of the status
+    /// of autoscalers.
     #[test]
     fn statuses_count_up_from_nothing() {
         let texts =

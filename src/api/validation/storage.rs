@@ -1,4 +1,5 @@
-//! The storage group: classes, attachments, drivers and capacities.
+//! Validation of `storage.k8s.io`: StorageClass, VolumeAttachment, CSINode, CSIDriver,
+//! CSIStorageCapacity and VolumeAttributesClass.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,24 +15,23 @@ use super::{IMMUTABLE, each, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{entries, get, has, int_at, is_empty, items, semantic_equal, str_at};
 
-/// Most parameters of a class, and their size in bytes.
+/// Maximum number of parameters of a class, and their total size in bytes.
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_SIZE_MAX: usize = 256 * 1024;
-/// Longest identity of a node to a driver.
+/// Maximum length in bytes of the node ID of a driver.
 const NODE_ID_MAX: usize = 256;
-/// Longest message of an attachment's error, and most bytes of its metadata.
+/// Maximum length in bytes of the error message of an attachment, and maximum size of its metadata.
 const MESSAGE_MAX: usize = 1024;
 const METADATA_MAX: usize = 256 * 1024;
-/// Shortest time between updates of what a node can hold, in seconds.
+/// Minimum of `nodeAllocatableUpdatePeriodSeconds`, in seconds.
 const UPDATE_PERIOD_MIN: i64 = 10;
-/// Bounds of a token's life, in seconds.
+/// Minimum and maximum lifetime of a service account token, in seconds.
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
 fn driver_like(object: &Value, key: &str) -> ErrorList {
     required_as(object, key, &Path::default(), |name| {
-        // Upstream shows the name in lower case only where it complains; the form is checked in
-        // lower case.
+        // Upstream validates the name in lower case, and its errors print it so.
         qualified_name(&name.to_lowercase())
     })
     .into_iter()
@@ -67,7 +67,7 @@ fn parameters(object: &Value, empty_allowed: bool) -> ErrorList {
     errors
 }
 
-/// A new storage class.
+/// Validates a new StorageClass.
 pub fn class(object: &Value) -> ErrorList {
     let mut errors = driver_like(object, "provisioner");
     errors.extend(parameters(object, true));
@@ -84,7 +84,7 @@ pub fn class(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed storage class.
+/// Validates an update of a StorageClass.
 pub fn class_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = class(object);
     for key in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
@@ -93,7 +93,7 @@ pub fn class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A field that may not change and whose value upstream does not show.
+/// Checks that a field is unchanged; upstream omits the value from the error.
 fn stays(object: &Value, old: &Value, key: &str) -> Option<Error> {
     let same = semantic_equal(get(object, key), get(old, key));
     (!same).then(|| Error::invalid(&Path::new(key), Value::Null, IMMUTABLE))
@@ -132,12 +132,12 @@ fn topologies(terms: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// A new attachment.
+/// Validates a new VolumeAttachment.
 pub fn attachment(object: &Value) -> ErrorList {
     attachment_by(object, attacher)
 }
 
-/// The same, with the rule of the attacher's name.
+/// Validates a VolumeAttachment; `rule` validates the name of the attacher.
 fn attachment_by(object: &Value, rule: fn(&str, &Path) -> ErrorList) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = rule(str_at(spec, "attacher"), &path.child("attacher"));
@@ -189,7 +189,7 @@ fn attachment_status(object: &Value) -> ErrorList {
     errors
 }
 
-/// The name of a driver where upstream's newer check judges it.
+/// Validates the name of a driver by the rule of upstream's declarative validation.
 pub(super) fn attacher(name: &str, path: &Path) -> ErrorList {
     const TEXT: &str = "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'Example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     if name.is_empty() {
@@ -207,16 +207,16 @@ pub(super) fn attacher(name: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// A changed attachment.
+/// Validates an update of a VolumeAttachment.
 pub fn attachment_change(object: &Value, old: &Value) -> ErrorList {
-    // Upstream's newer check ends at a spec that changed, so that the older one names the
-    // attacher's faults.
+    // Upstream's declarative validation stops at a changed spec, so the handwritten rule validates
+    // the attacher.
     let mut errors = attachment_by(object, csi_driver_name);
     errors.extend(stays(object, old, "spec"));
     errors
 }
 
-/// A driver's entry without what it can hold, as upstream prints it.
+/// A driver entry of a CSINode as upstream prints it; `Allocatable` is always `null`.
 const DRIVER: Shape = Shape::Struct(&[
     ("Name", "name", Shape::Text),
     ("NodeID", "nodeID", Shape::Text),
@@ -224,7 +224,7 @@ const DRIVER: Shape = Shape::Struct(&[
     ("Allocatable", "", Shape::Pointer),
 ]);
 
-/// The drivers of a node.
+/// Validates a new CSINode.
 pub fn node(object: &Value) -> ErrorList {
     let list = Path::new("spec").child("drivers");
     let mut errors = ErrorList::new();
@@ -259,7 +259,7 @@ pub fn node(object: &Value) -> ErrorList {
     errors
 }
 
-/// The changed drivers of a node: an entry may change only in what it can hold.
+/// Validates an update of a CSINode: of an existing driver entry, only `allocatable` may change.
 pub fn node_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = node(object);
     let mut by_name: HashMap<&str, Vec<&Value>> = HashMap::new();
@@ -278,7 +278,7 @@ pub fn node_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A new driver.
+/// Validates a new CSIDriver.
 pub fn driver(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -334,7 +334,7 @@ fn token_requests(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
-/// A changed driver.
+/// Validates an update of a CSIDriver.
 pub fn driver_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = driver(object);
     let (spec, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
@@ -346,7 +346,7 @@ pub fn driver_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// What a driver can still provide somewhere.
+/// Validates a new CSIStorageCapacity.
 pub fn capacity(object: &Value) -> ErrorList {
     let mut errors = super::checks::selector(object, "nodeTopology", &Path::default());
     let class = str_at(object, "storageClassName");
@@ -355,7 +355,7 @@ pub fn capacity(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed capacity: class and place stay.
+/// Validates an update of a CSIStorageCapacity: storage class and node topology are immutable.
 pub fn capacity_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let (place, was) = (get(object, "nodeTopology"), get(old, "nodeTopology"));
@@ -371,14 +371,14 @@ pub fn capacity_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A new class of volume attributes.
+/// Validates a new VolumeAttributesClass.
 pub fn attributes_class(object: &Value) -> ErrorList {
     let mut errors = driver_like(object, "driverName");
     errors.extend(parameters(object, false));
     errors
 }
 
-/// A changed class of volume attributes: nothing of it may change.
+/// Validates an update of a VolumeAttributesClass: driver and parameters are immutable.
 pub fn attributes_class_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = super::core::config_map::prefix(object);
     for key in ["driverName", "parameters"] {
@@ -391,7 +391,7 @@ pub fn attributes_class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// The health of storage that a node reports.
+/// Validates an update of the status of a CSINode: the storage health that the node reports.
 pub fn node_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     let path = Path::new("status").child("storageHealth");
     let list = items(get(object, "status"), "storageHealth");
@@ -414,7 +414,7 @@ pub fn node_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     errors
 }
 
-/// Most conditions of one driver's storage.
+/// Maximum number of health conditions of one driver.
 const CONDITIONS_MAX: usize = 16;
 const REASON_MAX: usize = 256;
 

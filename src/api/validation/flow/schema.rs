@@ -1,4 +1,4 @@
-//! Flow schemas: which requests belong to which level.
+//! Validation of flow schemas, which assign requests to priority levels.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ use crate::validation::checks::texts;
 use crate::validation::{each, names, one_of};
 use crate::value::{bool_at, get, has, int_at, items, str_at, str_in};
 
-/// Highest precedence, which is the one looked at last.
+/// Maximum `matchingPrecedence`, which is matched last.
 const PRECEDENCE_MAX: i64 = 10_000;
-/// The schema that alone may come first.
+/// The only schema that may have `matchingPrecedence` 1.
 const EXEMPT: &str = "exempt";
 const METHODS: [&str; 2] = ["ByNamespace", "ByUser"];
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 const KINDS: [&str; 3] = ["Group", "ServiceAccount", "User"];
 
-/// A new or changed flow schema.
+/// Validates a new or changed flow schema.
 pub fn schema(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = precedence(spec, str_in(object, &["metadata", "name"]), &path);
@@ -121,7 +121,7 @@ fn named(part: &Value, account: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// A list whose `*` stands alone; `what` names the others.
+/// Checks that a list with `*` has no other element; `what` names the elements in the error text.
 fn alone(rule: &Value, key: &str, what: &str, path: &Path) -> Option<Error> {
     let list = texts(rule, key);
     (list.len() > 1 && list.contains(&"*")).then(|| {
@@ -187,7 +187,7 @@ fn path_rule(rule: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// A path, or the beginning of one with `*` as its last segment.
+/// Validates a non-resource URL: a path, or a path prefix with `*` as its last segment.
 fn url(text: &str, field: &Path) -> Option<Error> {
     let why = if text.is_empty() {
         "must not be empty"

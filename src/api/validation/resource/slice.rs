@@ -1,4 +1,4 @@
-//! Resource slices: what a driver has to offer, and where.
+//! Validation of ResourceSlices: the devices of a driver and the nodes that can access them.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -18,16 +18,16 @@ use crate::value::{
 const POOL_MAX: usize = 253;
 const VALUE_MAX: usize = 64;
 const DEVICES_MAX: usize = 128;
-/// Devices of a slice that uses taints, counters or lists.
+/// Maximum number of devices of a slice that uses taints, counters or lists.
 const ADVANCED_DEVICES_MAX: usize = 64;
 const ENTRIES_MAX: usize = 32;
-/// Names of attributes and capacities.
+/// Maximum length in bytes of the name of an attribute or capacity without its domain.
 const IDENTIFIER_MAX: usize = 32;
-/// Kinds of values of an attribute, in upstream's order.
+/// The value types of an attribute, in upstream's order.
 const KINDS: [&str; 8] =
     ["int", "bool", "string", "version", "ints", "bools", "strings", "versions"];
 
-/// Versions as semver.org 2.0.0 has them.
+/// A version by the grammar of semver.org 2.0.0.
 static VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let part = "(?:0|[1-9][0-9]*)";
     let before = "(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)";
@@ -38,12 +38,12 @@ static VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// A new slice.
+/// Validates a new ResourceSlice.
 pub fn slice(object: &Value) -> ErrorList {
     spec(get(object, "spec"), &Value::Null)
 }
 
-/// A changed slice: driver, pool and node stay.
+/// Validates an update of a ResourceSlice: driver, pool name and node are immutable.
 pub fn slice_change(object: &Value, old: &Value) -> ErrorList {
     spec(get(object, "spec"), get(old, "spec"))
 }
@@ -119,7 +119,7 @@ fn pool(pool: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Exactly one way to say on which nodes the devices are.
+/// Checks that exactly one field specifies the nodes that can access the devices.
 fn place(spec: &Value, path: &Path) -> ErrorList {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let (mut errors, mut set) = (ErrorList::new(), Vec::new());
@@ -228,11 +228,11 @@ fn device(device: &Value, old: Option<&Value>, placed: bool, path: &Path) -> Err
     errors
 }
 
-/// `[domain/]identifier`.
+/// Validates a name of the form `[domain/]identifier`.
 fn qualified(name: &str, field: &Path) -> ErrorList {
     let (domain, identifier) = match name.split_once('/') {
         None => (None, name),
-        // More than one slash is let through, as upstream does.
+        // Upstream does not validate a name with more than one slash.
         Some((_, rest)) if rest.contains('/') => return Vec::new(),
         Some((domain, identifier)) => (Some(domain), identifier),
     };

@@ -1,7 +1,8 @@
-//! The status of a claim: who uses it, which devices it got, and what drivers say of them.
+//! Validation of the status of a ResourceClaim: its consumers, its allocated devices, and the
+//! device status that drivers report.
 //!
-//! Rules are those of upstream's `validateResourceClaimStatusUpdate` with the declarative ones of
-//! its types.
+//! The rules are those of upstream's `validateResourceClaimStatusUpdate` and the declarative ones
+//! of its types.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,23 +16,25 @@ use crate::validation::names::{dns1123_label, dns1123_subdomain, long_name, qual
 use crate::validation::{conditions, each, net, one_of};
 use crate::value::{get, has, items, semantic_equal, str_at};
 
-/// Most users of a claim, devices that it got, and configurations for them (of class and claim).
+/// Maximum numbers of consumers of a claim, of allocated devices, and of their configurations (of
+/// class and claim).
 const USERS_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
 const CONFIG_MAX: usize = 64;
-/// Most conditions of a device's status, for which a device waits, and addresses of a network
-/// device.
+/// Maximum numbers of conditions of a device status, of binding conditions, and of addresses of a
+/// network device.
 const CONDITIONS_MAX: usize = 8;
 const BINDING_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 16;
-/// Longest name of a pool, of an interface, and longest hardware address.
+/// Maximum lengths in bytes of the name of a pool, the name of an interface, and a hardware
+/// address.
 const POOL_MAX: usize = 253;
 const INTERFACE_MAX: usize = 256;
 const HARDWARE_MAX: usize = 128;
-/// Most bytes of what a driver says in its own form.
+/// Maximum size in bytes of the driver-specific `data` of a device.
 const DATA_MAX: usize = 10 * 1024;
 
-/// A write to the status.
+/// Validates an update of the status.
 pub fn claim_status(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -63,7 +66,7 @@ fn users(object: &Value, old: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let unchanged = semantic_equal(get(status, "reservedFor"), get(was, "reservedFor"));
     if list.len() > USERS_MAX {
-        // What is as it was is not counted again.
+        // Upstream does not count an unchanged list again.
         if !unchanged {
             errors.push(Error::too_many(path, list.len(), USERS_MAX));
         }
@@ -94,7 +97,8 @@ fn users(object: &Value, old: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Fields in the order in which they print, and whether they print when they are empty.
+/// The fields of a consumer and of a device in the order in which upstream prints them, and whether
+/// an empty field prints.
 const USER: [(&str, bool); 4] =
     [("apiGroup", false), ("resource", true), ("name", true), ("uid", true)];
 const DEVICE: [(&str, bool); 7] = [
@@ -116,14 +120,14 @@ fn in_order(value: &Value, fields: &[(&str, bool)]) -> String {
     format!("{{{}}}", parts.collect::<Vec<_>>().join(","))
 }
 
-/// Driver, pool, device and share: which device this is.
+/// The identity of a device: driver, pool, device and share ID.
 type Identity<'a> = [&'a str; 4];
 
 fn identity(device: &Value) -> Identity<'_> {
     ["driver", "pool", "device", "shareID"].map(|key| str_at(device, key))
 }
 
-/// What drivers say of the devices.
+/// Validates the device status that drivers report.
 fn devices(status: &Value, was: &Value, path: &Path) -> ErrorList {
     let results = items(get(get(status, "allocation"), "devices"), "results");
     let allocated: HashSet<Identity<'_>> = results.iter().map(identity).collect();
@@ -154,7 +158,7 @@ fn devices(status: &Value, was: &Value, path: &Path) -> ErrorList {
         }
         errors.extend(conditions::validate(list, &place));
         errors.extend(data(get(device, "data"), &field.child("data")));
-        // The newer rules look only at what a write changes.
+        // Upstream's declarative validation skips unchanged devices.
         let same = known.get(&own).is_some_and(|other| semantic_equal(other, device));
         if !same {
             errors.extend(share(device, &field));
@@ -186,7 +190,7 @@ fn handwritten_pool(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// Something in a driver's own form: an object.
+/// Validates the driver-specific `data` of a device, which must be a JSON object.
 fn data(value: &Value, field: &Path) -> ErrorList {
     match value {
         Value::Null => ErrorList::new(),
@@ -221,7 +225,7 @@ fn network(data: &Value, same: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// A share is named by a UUID.
+/// Validates `shareID`, which must be a UUID.
 fn share(device: &Value, path: &Path) -> Option<Error> {
     let id = get(device, "shareID").as_str()?;
     let good = id.len() == 36
@@ -233,7 +237,7 @@ fn share(device: &Value, path: &Path) -> Option<Error> {
     (!good).then(|| Error::invalid(&path.child("shareID"), id, text))
 }
 
-/// What was allocated.
+/// Validates the allocated devices and their configurations.
 fn results(devices: &Value, known: &[String], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (list, field) = (items(devices, "results"), path.child("results"));
@@ -277,7 +281,7 @@ fn result(one: &Value, known: &[String], path: &Path) -> ErrorList {
     errors
 }
 
-/// Domains, separated by slashes.
+/// Validates the name of a pool: DNS subdomains separated by slashes.
 fn pool(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(field, "")];
@@ -299,7 +303,8 @@ fn pool(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// Conditions for which the scheduler waits, and those that end the wait.
+/// Validates the conditions for which the scheduler waits before it binds a pod, and those that end
+/// the wait with a failure.
 fn binding(one: &Value, path: &Path) -> ErrorList {
     let (good, bad) = ("bindingConditions", "bindingFailureConditions");
     let [wanted, refused] = [good, bad].map(|key| texts(one, key));
@@ -375,7 +380,7 @@ mod tests {
         );
     }
 
-    /// An answer of kube-apiserver 1.37.1.
+    /// A response of kube-apiserver 1.37.1.
     #[test]
     fn results_name_what_they_answer() {
         let label = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";

@@ -1,9 +1,10 @@
-//! Claims, templates and classes of devices: answers of kube-apiserver 1.37.1 and texts of its
-//! tests.
+//! Tests of claims, templates and device classes: responses of kube-apiserver 1.37.1 and error
+//! texts of its tests.
 
 use serde_json::json;
 
-/// Texts of upstream's `validation_deviceclass_test.go`, and an answer of kube-apiserver 1.37.1.
+/// Error texts of upstream's `validation_deviceclass_test.go`, and a response of kube-apiserver
+/// 1.37.1.
 #[test]
 fn selectors_compile_when_they_are_written() {
     let class = |expression: &str, extended: &str| json!({"spec": {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}});
@@ -35,8 +36,8 @@ fn selectors_compile_when_they_are_written() {
     );
 }
 
-/// Answers of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` shows by Go's
-/// name.
+/// Responses of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` prints by its
+/// Go name.
 #[test]
 fn templates_have_labels_and_annotations_alone() {
     let template = json!({"spec": {
@@ -59,7 +60,7 @@ fn templates_have_labels_and_annotations_alone() {
     );
 }
 
-/// Answers of kube-apiserver 1.37.1.
+/// Responses of kube-apiserver 1.37.1.
 #[test]
 fn of_both_forms_of_a_request_the_declared_rules_are_told() {
     let bad = json!({"name": "Bad_N", "deviceClassName": "Bad_C", "selectors": [{}], "allocationMode": "zz", "count": -1, "tolerations": [{"key": "a b", "operator": "zz", "effect": "zz"}, {}]});
@@ -94,7 +95,7 @@ fn of_both_forms_of_a_request_the_declared_rules_are_told() {
     );
 }
 
-/// An answer of kube-apiserver 1.37.1.
+/// A response of kube-apiserver 1.37.1.
 #[test]
 fn a_request_that_stands_twice_is_shown() {
     let first = json!({"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}]});
@@ -105,7 +106,7 @@ fn a_request_that_stands_twice_is_shown() {
     assert!(said.iter().any(|text| text == twice), "{said:?}");
 }
 
-/// Answers of kube-apiserver 1.37.1.
+/// Responses of kube-apiserver 1.37.1.
 #[test]
 fn attributes_of_constraints_have_a_domain_and_a_name() {
     let told = |attribute: &str| -> Vec<String> {

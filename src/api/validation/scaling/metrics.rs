@@ -1,4 +1,5 @@
-//! What an autoscaler of `autoscaling/v2` measures, and how fast it may act.
+//! Validation of the metrics and the scaling behavior of a HorizontalPodAutoscaler of
+//! `autoscaling/v2`.
 
 use serde_json::Value;
 
@@ -10,13 +11,13 @@ use crate::validation::numbers::{non_negative_quantity, quantity};
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, int_at, items, str_at};
 
-/// Longest period of a policy, in seconds.
+/// Maximum period of a scaling policy, in seconds.
 const PERIOD_MAX: i64 = 1800;
-/// Longest look back, in seconds.
+/// Maximum stabilization window, in seconds.
 const WINDOW_MAX: i64 = 3600;
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 const SELECT: [&str; 3] = ["Disabled", "Max", "Min"];
-/// Sources in the order in which upstream looks for them, with their types.
+/// The fields of metric sources in the order in which upstream validates them, with their types.
 const SOURCES: [(&str, &str); 5] = [
     ("object", "Object"),
     ("external", "External"),
@@ -25,7 +26,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("containerResource", "ContainerResource"),
 ];
 
-/// Errors of `spec.metrics` and `spec.behavior`.
+/// Validates `spec.metrics` and `spec.behavior`.
 pub(super) fn metrics_and_behavior(spec: &Value, path: &Path) -> ErrorList {
     let (list, field) = (items(spec, "metrics"), path.child("metrics"));
     let mut errors: ErrorList = list
