@@ -1,5 +1,5 @@
-//! Validation of built-in kinds: pure functions from objects to field errors with upstream's texts
-//! and order.
+//! Validation of the built-in kinds: pure functions from an object to field errors with the texts
+//! and the order of upstream.
 
 pub mod admission;
 pub mod apps;
@@ -29,10 +29,10 @@ pub mod warnings;
 use crate::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
-/// Upstream's text for a field that may not change.
+/// The error text of an immutable field, as upstream has it.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// An error per text, all about one value.
+/// Returns one `Invalid` error for each text, all with the same field and value.
 pub fn each(
     field: &Path,
     value: impl Into<Value>,
@@ -43,7 +43,7 @@ pub fn each(
     texts.into_iter().map(move |text| Error::invalid(&field, value.clone(), text))
 }
 
-/// The value may not change; semantic equality.
+/// Checks that a value is unchanged, by semantic equality.
 pub fn immutable(new: &Value, old: &Value, field: &Path) -> ErrorList {
     if crate::value::semantic_equal(new, old) {
         Vec::new()
@@ -52,13 +52,14 @@ pub fn immutable(new: &Value, old: &Value, field: &Path) -> ErrorList {
     }
 }
 
-/// The value may not change; it prints as an internal type (see [`internal`]).
+/// Checks that a value is unchanged; the error prints the value as the internal type `kind` (see
+/// [`internal`]).
 pub fn immutable_as(new: &Value, old: &Value, field: &Path, kind: &'static str) -> ErrorList {
     immutable(new, old, field).into_iter().map(|error| error.printed_as(kind)).collect()
 }
 
-/// One of a closed set; `allowed` must be sorted as upstream prints it. Absence is upstream's empty
-/// string.
+/// Checks that a value is in the closed set `allowed`, which must have the order in which upstream
+/// prints it. The value of an absent field is the empty string, as upstream has it.
 pub fn one_of(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
     (!allowed.contains(&value)).then(|| Error::not_supported(field, value, allowed))
 }

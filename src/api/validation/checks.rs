@@ -1,5 +1,5 @@
-//! Checks that many kinds share: required strings, references, Go's way to print a value, and line
-//! differences.
+//! Checks that many kinds share: required strings, selectors, values printed as Go prints them, and
+//! line differences.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -12,13 +12,13 @@ use super::names::{self, Messages};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, is_empty, items, str_at};
 
-/// An error for each of the string fields that is absent or empty.
+/// Returns a `Required` error for each of the string fields that is absent or empty.
 pub fn required(object: &Value, keys: &[&str], path: &Path) -> ErrorList {
     let missing = keys.iter().filter(|key| str_at(object, key).is_empty());
     missing.map(|key| Error::required(&path.child(key), "")).collect()
 }
 
-/// A string field that must be there and fit its format.
+/// Validates the format of a required string field.
 pub fn required_as(
     object: &Value,
     key: &str,
@@ -32,7 +32,7 @@ pub fn required_as(
     each(&field, text, rule(text)).collect()
 }
 
-/// A string field that, when not empty, must fit its format.
+/// Validates the format of a string field unless it is absent or empty.
 pub fn optional_as(
     object: &Value,
     key: &str,
@@ -45,7 +45,8 @@ pub fn optional_as(
     }
 }
 
-/// A pointer to a string that must fit its format, also when empty.
+/// Validates the format of a string field unless it is absent; an empty string is validated (in
+/// upstream's type the field is a pointer).
 pub fn pointer_as(object: &Value, key: &str, path: &Path, rule: fn(&str) -> Messages) -> ErrorList {
     match get(object, key).as_str() {
         None => ErrorList::new(),
@@ -53,39 +54,41 @@ pub fn pointer_as(object: &Value, key: &str, path: &Path, rule: fn(&str) -> Mess
     }
 }
 
-/// A name that fits into one segment of a URL path.
+/// Validates a name that is one segment of a URL path.
 pub fn segment(name: &str) -> Messages {
     names::name_is_path_segment(name, false)
 }
 
-/// A label selector below an object.
+/// Validates the label selector in the field `key` of an object.
 pub fn selector(object: &Value, key: &str, path: &Path) -> ErrorList {
     validate_selector(get(object, key), &path.child(key), false)
 }
 
-/// The strings of a list; anything else in it reads as empty.
+/// The strings of the list in the field `key`; an element of another type reads as the empty
+/// string.
 pub fn texts<'a>(object: &'a Value, key: &str) -> Vec<&'a str> {
     items(object, key).iter().map(|v| v.as_str().unwrap_or_default()).collect()
 }
 
-/// An invalid value whose printed form is given, for values that upstream prints in the order of
-/// its own structures.
+/// Returns an `Invalid` error with the printed form of its value, for values that upstream prints
+/// in the field order of its own structures.
 pub fn printed(field: &Path, value: &str, detail: &str) -> Error {
     Error::omitted(field, format!("{value}: {detail}"))
 }
 
-/// How upstream's internal structures print: field names are Go's, nothing is left out.
+/// How upstream prints a value of an internal type: with the field names of Go and without omitting
+/// a field.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
-    /// Printed as it is; absence is `null`.
+    /// A value printed as JSON; absence is `null`.
     Pointer,
     /// A string; absence is `""`.
     Text,
-    /// A truth value; absence is `false`.
+    /// A boolean; absence is `false`.
     Flag,
-    /// A label selector, which prints with its JSON names and without what is empty.
+    /// A label selector, printed with its JSON names and without empty fields.
     Selector,
-    /// A structure: Go's name, the JSON name and the shape of each field.
+    /// A structure: the Go name, the JSON name and the shape of each field.
     Struct(&'static [(&'static str, &'static str, Shape)]),
     /// A pointer to a structure; absence is `null`.
     Optional(&'static Shape),
@@ -93,7 +96,7 @@ pub enum Shape {
     List(&'static Shape),
 }
 
-/// Prints a value in one line.
+/// Prints a value on one line.
 pub fn go_json(value: &Value, shape: Shape) -> String {
     match shape {
         Shape::Pointer => value.to_string(),
@@ -127,7 +130,7 @@ fn selector_fields(value: &Value) -> impl Iterator<Item = (&'static str, &Value)
     keys.filter(|key| !is_empty(value, key)).map(|key| (key, get(value, key)))
 }
 
-/// Prints a value over several lines, one space of indentation per level.
+/// Prints a value on several lines, with one space of indentation per level.
 pub fn go_lines(value: &Value, shape: Shape) -> Vec<String> {
     match shape {
         Shape::Pointer => plain_lines(value),
@@ -184,10 +187,10 @@ fn block(open: char, close: char, parts: Vec<(String, Vec<String>)>) -> Vec<Stri
     lines
 }
 
-/// Lines around a change that are shown.
+/// Number of unchanged lines before and after a change in a difference.
 const CONTEXT: usize = 3;
 
-/// The difference of two texts as `diff -u` shows it, without the names of files.
+/// The difference of two texts in the format of `diff -u`, without the file names.
 pub fn unified_diff(old: &[String], new: &[String]) -> String {
     let steps = steps(old, new);
     let changed: Vec<usize> =
@@ -224,14 +227,16 @@ fn span(before: usize, count: usize) -> String {
     }
 }
 
-/// Longest texts that are compared line by line; longer ones are shown as replaced.
+/// Maximum number of lines of texts that are compared line by line; a longer text is shown as
+/// replaced.
 const LINES_MAX: usize = 4000;
-/// A line that a text of so many lines has more often than once in a hundred lines is no place to
-/// begin at.
+/// In a text of at least this many lines, a line that occurs more often than once per hundred lines
+/// does not start a common block.
 const POPULAR_MIN: usize = 200;
 
-/// Keeps, removals and additions that lead from one text to the other: the longest common block
-/// first, then what is left and right of it (Ratcliff and Obershelp, as upstream's difflib has it).
+/// The kept, removed and added lines that change one text into the other. The longest common block
+/// is found first, then those before and after it (Ratcliff and Obershelp, as in upstream's
+/// difflib).
 fn steps<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a String)> {
     let mut blocks =
         if old.len().max(new.len()) > LINES_MAX { Vec::new() } else { blocks(old, new) };
@@ -246,7 +251,7 @@ fn steps<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a String)> {
     steps
 }
 
-/// The common blocks in their order: where each begins in both texts, and its lines.
+/// The common blocks in their order: the first line of each in both texts, and its number of lines.
 fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
     let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
     for (j, line) in new.iter().enumerate() {
@@ -259,7 +264,7 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
     let (mut found, mut open) = (Vec::new(), vec![(0..old.len(), 0..new.len())]);
     while let Some((a, b)) = open.pop() {
         let (mut i, mut j, mut size) = (a.start, b.start, 0);
-        // How long the block is that ends at a line of the new text, by that line.
+        // The length of the common block that ends at a line of the new text, by that line.
         let mut ends: HashMap<usize, usize> = HashMap::new();
         for at in a.clone() {
             let mut now = HashMap::new();
@@ -293,23 +298,23 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
     found
 }
 
-/// Which entries of a list were in it before.
+/// For each entry of a list, whether an equal entry precedes it.
 #[derive(Debug)]
 pub struct Again(Vec<bool>);
 
 impl Again {
-    /// Whether an equal one comes before this one.
+    /// Whether an equal entry precedes the entry at `index`.
     pub fn at(&self, index: usize) -> bool {
         self.0.get(index).copied().unwrap_or_default()
     }
 
-    /// Whether anything is in the list more than once.
+    /// Whether the list has a duplicate.
     pub fn any(&self) -> bool {
         self.0.contains(&true)
     }
 }
 
-/// Looks for equal entries, with one look at each: lists may be as long as bodies.
+/// Finds duplicates in one pass: the length of a list is bounded only by that of the body.
 pub fn repeated<T: Hash + Eq>(entries: impl Iterator<Item = T>) -> Again {
     let mut seen = HashSet::new();
     Again(entries.map(|entry| !seen.insert(entry)).collect())
@@ -347,7 +352,7 @@ mod tests {
             "@@ -1,5 +1,5 @@\n {\n- \"Key\": \"k\",\n+ \"Key\": \"x\",\n  \"TimeAdded\": null,\n  \"Modes\": [\n   \"a\"\n"
         );
         assert_eq!(unified_diff(&old, &old), "");
-        // The longest block is kept, where the fewest changes would keep a line of brackets.
+        // The longest block is kept, whereas a minimal difference would keep a line of brackets.
         let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             unified_diff(&lines("a ] x ] y z"), &lines("b ] y z")),

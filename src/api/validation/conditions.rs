@@ -1,4 +1,4 @@
-//! Conditions of `metav1` (`ValidateConditions` of
+//! Validation of `metav1` conditions (`ValidateConditions` of
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
 
 use std::collections::BTreeSet;
@@ -9,14 +9,14 @@ use super::{each, names};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, int_at, str_at};
 
-/// Sorted, as errors list them.
+/// The values of `status`, in the order in which errors list them.
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
-/// Longest reason.
+/// Maximum length in bytes of the reason.
 const REASON_MAX: usize = 1024;
-/// Longest message.
+/// Maximum length in bytes of the message.
 const MESSAGE_MAX: usize = 32 * 1024;
 
-/// Every condition by itself, and each type once.
+/// Validates each condition, and that no two conditions have the same type.
 pub fn validate(conditions: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut kinds = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Endpoints and slices of them.
+//! Validation of Endpoints and EndpointSlices.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::field::{Error, ErrorList, Path};
 use crate::value::{entries, get, has, int_at, is_empty, items, semantic_equal, str_at};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
-/// Bounds of a slice (`pkg/apis/discovery/validation`).
+/// Maximum numbers of list elements of an EndpointSlice (`pkg/apis/discovery/validation`).
 const ENDPOINTS_MAX: usize = 1000;
 const PORTS_MAX: usize = 20_000;
 const ADDRESSES_MAX: usize = 100;
@@ -22,7 +22,7 @@ fn usable_address(value: &str, field: &Path) -> ErrorList {
     }
 }
 
-/// New endpoints.
+/// Validates new Endpoints.
 pub fn validate(object: &Value) -> ErrorList {
     let path = Path::new("subsets");
     let mut errors = ErrorList::new();
@@ -72,7 +72,7 @@ fn port(port: &Value, named: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// Changed endpoints; unchanged subsets are not judged again.
+/// Validates an update of Endpoints; unchanged subsets are not validated again.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     if semantic_equal(get(object, "subsets"), get(old, "subsets")) {
         return ErrorList::new();
@@ -80,21 +80,22 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     validate(object)
 }
 
-/// A new slice.
+/// Validates a new EndpointSlice.
 pub fn slice(object: &Value) -> ErrorList {
     let mut errors = slice_frame(object);
     errors.extend(slice_endpoints(object));
     errors
 }
 
-/// A changed slice; its type stays, and unchanged endpoints are not judged again.
+/// Validates an update of an EndpointSlice: `addressType` is immutable, and unchanged endpoints are
+/// not validated again.
 pub fn slice_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = slice_frame(object);
     if !semantic_equal(get(object, "endpoints"), get(old, "endpoints")) {
         errors.extend(slice_endpoints(object));
     }
     if str_at(object, "addressType") != str_at(old, "addressType") {
-        // The newer rules do not show what may not change.
+        // Upstream's declarative validation omits the value of an immutable field.
         errors.push(Error::invalid(&Path::new("addressType"), Value::Null, IMMUTABLE));
     }
     errors

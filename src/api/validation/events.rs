@@ -151,7 +151,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
         ("reportingInstance", "reportingInstance"),
     ] {
         let (new, was) = (get(object, key), get(old, key));
-        // A missing text equals an empty one, as in Go.
+        // An absent string equals an empty one, as in Go.
         let is_same_text = new.as_str().unwrap_or_default() == was.as_str().unwrap_or_default()
             && (new.is_null() || was.is_null());
         if is_same_text && (new.is_string() || was.is_string()) || semantic_equal(new, was) {

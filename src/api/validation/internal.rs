@@ -1,11 +1,11 @@
-//! How upstream's internal types print: errors that show a structure show it with Go's names, in
-//! Go's order, with nothing left out.
+//! Printed forms of upstream's internal types: an error with a structure prints all of its fields
+//! with the names and in the order of Go.
 //!
-//! The table has a line per type: its name, then its fields as `Name=json:type`. `=json` is left
-//! out when it is the name with a small first letter, `?` before the colon marks what is left out
-//! when empty, `+` a structure whose fields stand among the others. Types: `s` string, `b` truth
-//! value, `i` number, `q` quantity, `I` number or string, `m` and `j` printed as they are, `[` a
-//! list, `*` a pointer, otherwise the name of another line.
+//! The table has a line per type: its name, then its fields as `Name=json:type`. `=json` is omitted
+//! if it is the name with a lower-case first letter, `?` before the colon marks a field that is
+//! omitted when empty, `+` a structure whose fields are inlined. Types: `s` string, `b` boolean,
+//! `i` number, `q` quantity, `I` number or string, `m` and `j` values printed as JSON, `[` a list,
+//! `*` a pointer, otherwise the name of another line.
 
 use serde_json::Value;
 
@@ -14,11 +14,11 @@ use crate::value::get;
 
 const TABLE: &str = include_str!("internal.txt");
 
-/// Deepest structure that is printed; the table has no type that holds itself.
+/// Maximum depth of a printed structure; the table has no recursive type.
 const DEPTH_MAX: usize = 32;
 
 impl Error {
-    /// The same error, whose value prints as this internal type, such as `PodSpec` or
+    /// Returns the error with its value printed as the internal type `kind`, such as `PodSpec` or
     /// `[NodeSelectorTerm`.
     #[must_use]
     pub fn printed_as(self, kind: &'static str) -> Self {
@@ -27,7 +27,7 @@ impl Error {
     }
 }
 
-/// The value as Go prints this internal type.
+/// Prints a value as Go prints the internal type `kind`.
 pub fn print(kind: &'static str, value: &Value) -> String {
     let mut out = String::new();
     write(&mut out, kind, value, DEPTH_MAX);

@@ -1,4 +1,4 @@
-//! Labels, annotations and label selectors.
+//! Validation of labels, annotations and label selectors.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use super::{each, names};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{entries, get, is_empty, items, str_at};
 
-/// Annotations together, keys and values.
+/// Maximum total size in bytes of the keys and values of all annotations.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 
-/// Keys and values of labels.
+/// Validates the keys and values of labels.
 pub fn validate_labels(object: &Value, key: &str, path: &Path) -> ErrorList {
     let field = path.child(key);
     let mut errors = ErrorList::new();
@@ -21,7 +21,7 @@ pub fn validate_labels(object: &Value, key: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// Keys of annotations and their size.
+/// Validates the keys and the total size of annotations.
 pub fn validate_annotations(object: &Value, key: &str, path: &Path) -> ErrorList {
     let field = path.child(key);
     let mut errors = ErrorList::new();
@@ -36,10 +36,10 @@ pub fn validate_annotations(object: &Value, key: &str, path: &Path) -> ErrorList
     errors
 }
 
-/// The metadata of an object that is made of a template has labels and annotations, which others
-/// check, and nothing else (upstream's `ValidateTemplateObjectMeta`).
+/// Checks that the metadata of a template has no fields other than labels and annotations, which
+/// other functions validate (upstream's `ValidateTemplateObjectMeta`).
 pub fn only_labels_and_annotations(metadata: &Value, path: &Path) -> ErrorList {
-    // Upstream shows Go's name of a field with its first letter small.
+    // Upstream prints the Go name of a field with a lower-case first letter.
     const OTHERS: [(&str, &str); 13] = [
         ("name", "name"),
         ("generateName", "generateName"),
@@ -64,8 +64,8 @@ pub fn only_labels_and_annotations(metadata: &Value, path: &Path) -> ErrorList {
     set.map(|(_, shown)| Error::forbidden(&path.child(shown), "cannot be set")).collect()
 }
 
-/// A label selector; absent is good. `lenient` leaves values unchecked, as upstream does where it
-/// once did not check.
+/// Validates a label selector; it may be absent. `lenient` skips the validation of values, as
+/// upstream does in fields that were not validated in earlier releases.
 pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorList {
     let mut errors = validate_labels(selector, "matchLabels", path);
     for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
@@ -78,8 +78,8 @@ pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorL
     errors
 }
 
-/// Operator and values of a requirement of a selector; an unknown operator is `None` and
-/// left to the caller.
+/// Validates the operator and the values of a selector requirement. For an unknown operator it
+/// returns `None`, and the caller decides.
 fn operands(expression: &Value, path: &Path) -> Option<ErrorList> {
     let mut errors = ErrorList::new();
     let values = items(expression, "values");
@@ -102,8 +102,8 @@ fn operands(expression: &Value, path: &Path) -> Option<ErrorList> {
     Some(errors)
 }
 
-/// A requirement in a question about access, of labels or of fields: an operator that is not known
-/// yet may stand there.
+/// Validates a requirement of the label or field selector of an access review, which may have an
+/// unknown operator.
 pub fn asked_requirement(expression: &Value, path: &Path, labels: bool) -> ErrorList {
     let mut errors = operands(expression, path).unwrap_or_default();
     if labels {
@@ -141,13 +141,13 @@ fn key_and_values(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
     errors
 }
 
-/// A selector that selects everything.
+/// Whether a selector is empty and therefore selects everything.
 pub fn selects_all(selector: &Value) -> bool {
     is_empty(selector, "matchLabels") && is_empty(selector, "matchExpressions")
 }
 
-/// Whether every requirement of the selector can be evaluated, as upstream's conversion to a
-/// selector demands.
+/// Whether every requirement of a selector is valid, as upstream's conversion to a
+/// `labels.Selector` requires.
 pub fn convertible(selector: &Value) -> bool {
     validate_selector(selector, &Path::default(), false).is_empty()
 }
@@ -168,7 +168,7 @@ pub fn matches(selector: &Value, labels: &Value) -> bool {
     })
 }
 
-/// A map as a field error shows it; an absent one is shown as `{}` when empty.
+/// The map as a field error prints it; an absent map prints as `{}`.
 pub fn shown_map(map: &Value) -> Value {
     if map.is_null() { json!({}) } else { map.clone() }
 }

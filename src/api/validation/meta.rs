@@ -1,4 +1,4 @@
-//! `metadata` of every kind.
+//! Validation of `metadata`, for every kind.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,8 @@ use super::{IMMUTABLE, each};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{bool_at, get, int_at, items, str_at};
 
-/// `metadata` of a new object; `namespaced` says whether the kind lives in namespaces, `name_rule`
-/// checks names.
+/// Validates `metadata` of a new object. `namespaced` is whether the kind is namespaced;
+/// `name_rule` validates a name or, with `true`, a name prefix.
 pub fn validate_create(
     object: &Value,
     namespaced: bool,
@@ -51,12 +51,12 @@ fn common(meta: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Finalizers that need no domain.
+/// Finalizers without a domain that upstream accepts.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "foregroundDeletion", "orphan"];
 
-/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a
-/// domain: those that are checked by `ValidateObjectMeta` of `pkg/apis/core/validation`, not by
-/// that of apimachinery alone.
+/// Whether a finalizer of the kind must be a standard one or have a domain. Upstream requires this
+/// of kinds validated by `ValidateObjectMeta` of `pkg/apis/core/validation`, and not of those
+/// validated only by that of apimachinery.
 fn has_standard_finalizers(object: &Value) -> bool {
     const GROUPS: [&str; 13] = [
         "apps",
@@ -76,7 +76,7 @@ fn has_standard_finalizers(object: &Value) -> bool {
     let version = str_at(object, "apiVersion");
     match version.split_once('/') {
         Some((group, _)) => GROUPS.contains(&group),
-        // Events of the old group are checked as leniently as ever.
+        // Upstream keeps the earlier, less strict rules for events of `v1`.
         None => version == "v1" && str_at(object, "kind") != "Event",
     }
 }
@@ -148,9 +148,9 @@ fn finalizers(meta: &Value, core_kind: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// Longest name of a field manager.
+/// Maximum length in bytes of the name of a field manager.
 const MANAGER_MAX: usize = 128;
-/// Longest name of a subresource.
+/// Maximum length in bytes of the name of a subresource.
 const SUBRESOURCE_MAX: usize = 256;
 
 fn managed_fields(meta: &Value, path: &Path) -> ErrorList {
@@ -180,7 +180,8 @@ fn managed_fields(meta: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `metadata` of a changed object: what may not change, and what must be good again.
+/// Validates `metadata` of an updated object: immutable fields, and fields that are validated
+/// again.
 pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
     let (meta, old, path) = (get(object, "metadata"), get(old, "metadata"), Path::new("metadata"));
     let mut errors = ErrorList::new();
@@ -265,8 +266,9 @@ mod tests {
         );
     }
 
-    /// `pkg/apis/node/validation`, `coordination/validation` and `policy/validation` check metadata
-    /// as apimachinery does, `core/validation` that of old events not at all.
+    /// `pkg/apis/node/validation`, `coordination/validation` and `policy/validation` validate
+    /// metadata by the rules of apimachinery; `core/validation` does not validate that of `v1`
+    /// events.
     #[test]
     fn finalizers_of_some_kinds_need_no_domain() {
         let count = |version: &str, kind: &str| {

@@ -1,8 +1,8 @@
-//! The formats of names, labels, keys and numbers: those that expressions may ask for, too.
+//! The formats of names, labels, keys and numbers, which CEL expressions use as well.
 
 pub use kcel::names::*;
 
-/// A fully qualified domain name: a subdomain of at least two labels.
+/// Validates a fully qualified domain name: a subdomain of at least two labels.
 pub fn fully_qualified(field: &crate::field::Path, name: &str) -> crate::field::ErrorList {
     use crate::field::Error;
     if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Numbers, quantities and int-or-string values.
+//! Validation of numbers, quantities and int-or-string values.
 
 use serde_json::Value;
 
@@ -7,45 +7,45 @@ use crate::field::{Error, ErrorList, Path};
 use crate::quantity::Quantity;
 use crate::value::{get, int_at};
 
-/// Upstream's text for a negative number.
+/// The error text of a negative number, as upstream has it.
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// The number, when present, is not negative.
+/// Checks that a number, if present, is not negative.
 pub fn non_negative(object: &Value, key: &str, path: &Path) -> Option<Error> {
     let value = int_at(object, key).filter(|v| *v < 0)?;
     Some(Error::invalid(&path.child(key), value, NEGATIVE))
 }
 
-/// Several numbers of one object that must not be negative.
+/// Checks that several numbers of one object, if present, are not negative.
 pub fn all_non_negative(object: &Value, keys: &[&str], path: &Path, errors: &mut ErrorList) {
     errors.extend(keys.iter().filter_map(|key| non_negative(object, key, path)));
 }
 
-/// The number, when present, is at least one.
+/// Checks that a number, if present, is at least one.
 pub fn positive(object: &Value, key: &str, path: &Path) -> Option<Error> {
     let value = int_at(object, key).filter(|v| *v <= 0)?;
     Some(Error::invalid(&path.child(key), value, "must be greater than 0"))
 }
 
-/// Reads a quantity value.
+/// Parses a quantity; `None` if it is invalid.
 pub fn quantity(value: &Value) -> Option<Quantity> {
     Quantity::parse(value.as_str()?).ok()
 }
 
-/// A quantity that is not negative.
+/// Checks that a quantity is not negative.
 pub fn non_negative_quantity(value: &Value, path: &Path) -> Option<Error> {
     let amount = quantity(value)?;
     (amount.sign() < 0).then(|| Error::invalid(path, amount.to_string(), NEGATIVE))
 }
 
-/// A quantity above zero.
+/// Checks that a quantity is above zero.
 pub fn positive_quantity(value: &Value, path: &Path) -> Option<Error> {
     let amount = quantity(value)?;
     (amount.sign() <= 0)
         .then(|| Error::invalid(path, amount.to_string(), "must be greater than zero"))
 }
 
-/// A number or percentage that is not negative.
+/// Checks that a number or percentage is not negative.
 pub fn non_negative_int_or_percent(object: &Value, key: &str, path: &Path) -> ErrorList {
     let field = path.child(key);
     match get(object, key) {
@@ -55,18 +55,19 @@ pub fn non_negative_int_or_percent(object: &Value, key: &str, path: &Path) -> Er
     }
 }
 
-/// A percentage is at most 100.
+/// Checks that a percentage is at most 100.
 pub fn not_more_than_100_percent(object: &Value, key: &str, path: &Path) -> Option<Error> {
     let text = get(object, key).as_str()?;
     let value: i64 = text.strip_suffix('%')?.parse().ok()?;
     (value > 100).then(|| Error::invalid(&path.child(key), text, "must not be greater than 100%"))
 }
 
-/// The number in an int-or-string, a percentage without its sign; zero when absent or unreadable.
+/// Returns the number of an int-or-string, for a percentage without the sign; zero if absent or
+/// invalid.
 pub fn int_or_percent_value(value: &Value) -> i64 {
     match value {
         Value::String(text) => {
-            // What is no percentage may still be a number (`IntOrString.IntValue`).
+            // A string without a percent sign may be a number (`IntOrString.IntValue`).
             text.strip_suffix('%').unwrap_or(text).parse().unwrap_or_default()
         }
         other => other.as_i64().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Roles and bindings.
+//! Validation of RBAC roles and bindings.
 
 use serde_json::Value;
 
@@ -16,12 +16,12 @@ const ROLE_REF: Shape = Shape::Struct(&[
     ("Name", "name", Shape::Text),
 ]);
 
-/// A role of a namespace.
+/// Validates a Role.
 pub fn role(object: &Value) -> ErrorList {
     rules(object, true)
 }
 
-/// A role of the cluster.
+/// Validates a ClusterRole.
 pub fn cluster_role(object: &Value) -> ErrorList {
     let mut errors = rules(object, false);
     if !has(object, "aggregationRule") {
@@ -79,22 +79,22 @@ fn policy_rule(rule: &Value, namespaced: bool, path: &Path) -> ErrorList {
     errors
 }
 
-/// A binding in a namespace.
+/// Validates a RoleBinding.
 pub fn role_binding(object: &Value) -> ErrorList {
     binding(object, &["Role", "ClusterRole"], true)
 }
 
-/// A binding for the cluster.
+/// Validates a ClusterRoleBinding.
 pub fn cluster_role_binding(object: &Value) -> ErrorList {
     binding(object, &["ClusterRole"], false)
 }
 
-/// A changed binding of a namespace: the role stays.
+/// Validates an update of a RoleBinding: `roleRef` is immutable.
 pub fn role_binding_change(object: &Value, old: &Value) -> ErrorList {
     with_same_role(role_binding(object), object, old)
 }
 
-/// A changed binding of the cluster: the role stays.
+/// Validates an update of a ClusterRoleBinding: `roleRef` is immutable.
 pub fn cluster_role_binding_change(object: &Value, old: &Value) -> ErrorList {
     with_same_role(cluster_role_binding(object), object, old)
 }

@@ -1,7 +1,8 @@
-//! Signers of certificates: their names, the names of their trust bundles, and what pods may ask of
-//! them.
+//! Validation of certificate signers: their names, the names of their trust bundles, and the
+//! certificate requests of pods.
 //!
-//! Rules and texts are those of upstream's `pkg/apis/core/validation/names.go` and `validation.go`.
+//! The rules and texts are those of upstream's `pkg/apis/core/validation/names.go` and
+//! `validation.go`.
 
 use serde_json::Value;
 
@@ -9,23 +10,24 @@ use super::{each, names};
 use crate::field::{Error, ErrorList, Path, go_quote};
 use crate::value::entries;
 
-/// Shortest life of a pod's certificate that may be asked for, in seconds.
+/// Minimum lifetime of a pod certificate that can be requested, in seconds.
 pub const EXPIRATION_MIN: i64 = 3600;
-/// Longest life of a pod's certificate that may be asked for, in seconds: 91 days.
+/// Maximum lifetime of a pod certificate that can be requested, in seconds: 91 days.
 const EXPIRATION_MAX: i64 = 91 * 24 * 3600;
-/// The same for signers below `kubernetes.io`: a day.
+/// The maximum lifetime for signers of `kubernetes.io` and its subdomains, in seconds: one day.
 const KUBERNETES_EXPIRATION_MAX: i64 = 24 * 3600;
-/// Longest domain of a signer's name.
+/// Maximum length in bytes of the domain of a signer name.
 const DOMAIN_MAX: usize = 253;
-/// Longest signer's name: domain, a slash, and a path with room for a label, a dot and a subdomain.
+/// Maximum length in bytes of a signer name: the domain, a slash, and a path with the length of a
+/// label, a dot and a subdomain.
 const NAME_MAX: usize = DOMAIN_MAX + 1 + (253 + 63 + 1);
-/// User annotations together, keys and values.
+/// Maximum total size in bytes of the keys and values of all user annotations.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 
 /// A check of one part of a name.
 type NameCheck = fn(&str) -> names::Messages;
 
-/// `domain.example/path` (`ValidateSignerName`).
+/// Validates a signer name of the form `domain.example/path` (`ValidateSignerName`).
 pub fn signer_name(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(field, "")];
@@ -59,7 +61,7 @@ pub fn signer_name(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-/// The longest life, in seconds, that a pod's certificate of this signer may have.
+/// The maximum lifetime, in seconds, of a pod certificate of a signer.
 pub fn expiration_max(signer: &str) -> i64 {
     let domain = signer.split('/').next().unwrap_or_default();
     if domain == "kubernetes.io" || domain.ends_with(".kubernetes.io") {
@@ -69,8 +71,8 @@ pub fn expiration_max(signer: &str) -> i64 {
     }
 }
 
-/// The name of a trust bundle begins with its signer's; without a signer it has no colon
-/// (`ValidateClusterTrustBundleName`).
+/// Validates the name of a ClusterTrustBundle: it begins with the name of the signer; without a
+/// signer it has no colon (`ValidateClusterTrustBundleName`).
 pub fn bundle_name(name: &str, signer: &str) -> names::Messages {
     if signer.is_empty() {
         if name.contains(':') {
@@ -89,12 +91,13 @@ pub fn bundle_name(name: &str, signer: &str) -> names::Messages {
     }
 }
 
-/// The signer that a trust bundle's name speaks of; empty when it speaks of none.
+/// The signer in the name of a ClusterTrustBundle; empty if the name has none.
 pub fn signer_of_bundle(name: &str) -> String {
     name.rsplit_once(':').map(|(signer, _)| signer.replace(':', "/")).unwrap_or_default()
 }
 
-/// What a pod tells its signer: keys with a domain, all of it bounded (`ValidateUserAnnotations`).
+/// Validates the annotations that a pod passes to its signer: keys have a domain, and the total
+/// size is bounded (`ValidateUserAnnotations`).
 pub fn user_annotations(object: &Value, key: &str, path: &Path) -> ErrorList {
     let field = path.child(key);
     let mut errors = ErrorList::new();

@@ -1,4 +1,5 @@
-//! Small kinds: priority classes, leases, revisions, runtime classes, registrations of groups.
+//! Validation of kinds with few rules: PriorityClass, Lease, ControllerRevision, RuntimeClass and
+//! APIService.
 
 use serde_json::Value;
 
@@ -13,10 +14,11 @@ use super::{IMMUTABLE, each, immutable, one_of};
 use crate::field::{Error, ErrorList, Kind, Path};
 use crate::value::{bool_at, entries, get, has, int_at, is_empty, items, str_at};
 
-/// Highest priority that users may give; above are Kubernetes' own classes.
+/// Maximum value of a PriorityClass of users; only the system classes of Kubernetes have higher
+/// values.
 const PRIORITY_MAX: i64 = 1_000_000_000;
 
-/// A new priority class.
+/// Validates a new PriorityClass.
 pub fn priority_class(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let (name, value) = (str_at(get(object, "metadata"), "name"), int_at(object, "value"));
@@ -55,7 +57,7 @@ pub fn priority_class(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed priority class: value and policy stay.
+/// Validates an update of a PriorityClass: `value` and `preemptionPolicy` are immutable.
 pub fn priority_class_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     if int_at(object, "value").unwrap_or_default() != int_at(old, "value").unwrap_or_default() {
@@ -66,7 +68,7 @@ pub fn priority_class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A lease.
+/// Validates a Lease.
 pub fn lease(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
@@ -88,7 +90,7 @@ pub fn lease(object: &Value) -> ErrorList {
     errors
 }
 
-/// A revision of a stateful or daemon set.
+/// Validates a ControllerRevision.
 pub fn controller_revision(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     if let Some(revision) = int_at(object, "revision").filter(|r| *r < 0) {
@@ -105,7 +107,7 @@ pub fn controller_revision(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed revision: its data stays.
+/// Validates an update of a ControllerRevision: `data` is immutable.
 pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
     let data = immutable(get(object, "data"), get(old, "data"), &Path::new("data"));
     let mut errors = super::core::config_map::prefix(object);
@@ -117,7 +119,7 @@ pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// What two tolerations are the same by: what is absent is empty.
+/// The fields by which two tolerations are equal; an absent string equals an empty one.
 fn toleration(one: &Value) -> ([&str; 4], Option<i64>) {
     let texts = ["key", "operator", "value", "effect"].map(|field| str_at(one, field));
     (texts, one.get("tolerationSeconds").and_then(Value::as_i64))
@@ -131,9 +133,9 @@ const TOLERATION: Shape = Shape::Struct(&[
     ("TolerationSeconds", "tolerationSeconds", Shape::Pointer),
 ]);
 
-/// A new runtime class.
+/// Validates a new RuntimeClass.
 pub fn runtime_class(object: &Value) -> ErrorList {
-    // The rule that is declared on the type counts bytes.
+    // The text of upstream's declarative validation states the length in bytes.
     let short_name = |name: &str| {
         let texts = names::dns1123_label(name).into_iter();
         texts.map(|text| text.replace("more than 63 characters", "more than 63 bytes")).collect()
@@ -163,7 +165,7 @@ pub fn runtime_class(object: &Value) -> ErrorList {
     errors
 }
 
-/// A changed runtime class: the handler stays.
+/// Validates an update of a RuntimeClass: `handler` is immutable.
 pub fn runtime_class_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = runtime_class(object);
     if str_at(object, "handler") != str_at(old, "handler") {
@@ -172,7 +174,7 @@ pub fn runtime_class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A write to the status of a registration.
+/// Validates an update of the status of an APIService.
 pub fn api_service_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
@@ -186,13 +188,13 @@ pub fn api_service_status(subresource: &str, object: &Value, _: &Value) -> Error
     .collect()
 }
 
-/// A registration of a group and version.
+/// Validates an APIService.
 pub fn api_service(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let (group, version) = (str_at(spec, "group"), str_at(spec, "version"));
     let (name, wanted) = (str_at(get(object, "metadata"), "name"), format!("{version}.{group}"));
     let mut errors = ErrorList::new();
-    // A name that cannot stand in a path is refused for that alone.
+    // For a name that is not a valid path segment, upstream reports only that error.
     let is_segment = !matches!(name, "." | "..") && !name.contains(['/', '%']);
     if name != wanted && !name.is_empty() && is_segment {
         let text =
@@ -240,7 +242,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// An answer of kube-apiserver 1.37.1.
+    /// A response of kube-apiserver 1.37.1.
     #[test]
     fn handlers_are_counted_in_bytes() {
         let class = json!({"metadata": {"name": "rt"}, "handler": "a".repeat(64)});
