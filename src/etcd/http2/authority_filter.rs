@@ -225,8 +225,9 @@ impl Frames {
         Front::Unchanged(bytes.len())
     }
 
-    /// The frame of a block that uses no dynamic table. It is below [`FRAME_MAX`]: a field has at
-    /// most seven octets beside its name and value, and counts 32 in [`LIST_MAX`].
+    /// Encodes a block as a frame that uses no dynamic table. The frame is smaller than
+    /// [`FRAME_MAX`]: a field has at most seven octets in addition to its name and value, and
+    /// counts 32 in [`LIST_MAX`].
     fn encode(&mut self, block: &Block<'_>, fields: &[Field]) -> Vec<u8> {
         let mut payload = block.priority.to_vec();
         if !std::mem::replace(&mut self.encoding, true) {

@@ -227,8 +227,8 @@ async fn blocks_over_several_frames_are_served() {
 
 #[tokio::test]
 async fn the_longest_list_that_h2_accepts_is_served() {
-    // The octets of a list beside its longest value: the pseudo-headers, of them `localhost`, and
-    // one more field; h2 takes less than the limit.
+    // The limit minus the octets of the list without its longest value: the pseudo-headers, one of
+    // them with `localhost`, and one more field. h2 accepts less than the limit.
     let octets = LIST_MAX - (43 + 43 + 38 + 51 + 33) - 8;
     // `0` has the Huffman code 00000.
     assert_eq!(octets % 8, 0);
