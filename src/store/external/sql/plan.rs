@@ -99,7 +99,7 @@ impl KeyNames {
     }
 }
 
-/// Whether a row stands for a revision without a change.
+/// Whether a row represents a revision without a change.
 pub(super) fn is_gap(row: &Row) -> bool {
     let number = row.name.strip_prefix(GAP_PREFIX).and_then(|number| number.parse::<i64>().ok());
     row.deleted && row.prev_revision == 0 && number == Some(row.id)
