@@ -46,12 +46,13 @@ pub struct Config {
     pub mtu: Option<u32>,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
-    /// What is closed to pods beside what policies say, if anything.
+    /// Destinations that are closed to pods in addition to those that network policies close, if
+    /// any.
     pub guard: Option<Guard>,
 }
 
-/// What pods do not reach unless a policy that isolates them for egress allows it: these ports of
-/// nodes, and where clouds tell a machine its secrets.
+/// Destinations that pods reach only if a policy that isolates them for egress allows it: these
+/// ports of nodes, and the metadata services of clouds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
     /// TCP ports that are closed.

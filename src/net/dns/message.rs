@@ -299,8 +299,8 @@ pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
     shorter.to_vec().ok()
 }
 
-/// How many answers, authorities and additionals fit beside the header, the question and the OPT
-/// record.
+/// The numbers of answers, authorities and additionals that fit into `limit` bytes together with
+/// the header, the question and the OPT record.
 fn fitting(message: &Message, limit: usize) -> Option<(usize, usize, usize)> {
     let room = match &message.edns {
         Some(edns) => limit.checked_sub(Wire::from(edns).to_bytes().ok()?.len())?,

@@ -81,7 +81,8 @@ pub(crate) enum Answer {
     Foreign,
     /// The name does not exist (NXDOMAIN with SOA).
     NoName,
-    /// Records, and addresses of targets beside them; no answers means NODATA with SOA.
+    /// The answers, and the addresses of their targets as additionals; no answers means NODATA with
+    /// SOA.
     Records { answers: Vec<Record>, additionals: Vec<Record> },
 }
 

@@ -17,7 +17,7 @@ use crate::netlink::link::{Link, attributes_of, decode, kind, text};
 use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, encode, ne16};
 use settings::addr::{Cidr, Family, from_octets, octets};
 
-/// `GENL_ID_CTRL`: who knows the numbers of the others.
+/// `GENL_ID_CTRL`: the controller, which resolves the IDs of the other generic netlink families.
 const CONTROL: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -176,7 +176,7 @@ fn allowed(list: &[u8]) -> Option<Cidr> {
 }
 
 impl Device {
-    /// Takes in one message of a dump. A peer with many blocks goes on in the next message.
+    /// Adds one message of a dump. The next message continues a peer with many blocks.
     fn take(&mut self, message: &[u8]) {
         let key = |value: &[u8]| value.try_into().ok().filter(|key| *key != [0; 32]);
         for (kind, value) in attributes(message.get(4..).unwrap_or_default()) {

@@ -57,7 +57,7 @@ impl Rule {
         })
     }
 
-    /// Bytes of the frame: its destination stands at 0, its type at 12.
+    /// Loads bytes of the link-layer frame: its destination is at offset 0, its type at offset 12.
     pub(crate) fn frame(self, to: Register, offset: u32, length: u32) -> Self {
         self.payload(to, 0, offset, length)
     }

@@ -224,7 +224,8 @@ fn disjoint_blocks<'a>(
         })
         .collect();
     claims.sort_by(|a, b| (a.0, a.1, a.2, a.3).cmp(&(b.0, b.1, b.2, b.3)));
-    // By first address; they are disjoint, so only the two beside a new one can overlap it.
+    // Blocks by first address. They are disjoint, so only the two neighbors of a new block can
+    // overlap it.
     let mut taken: BTreeMap<IpAddr, (Cidr, &str)> =
         own.blocks.iter().map(|b| (b.first(), (*b, own.name))).collect();
     let mut out = Vec::new();
@@ -285,7 +286,7 @@ pub(crate) fn members(own: &str, family: Family, peers: &[Peer]) -> BTreeSet<IpA
     all.filter(|ip| Family::of(*ip) == family).collect()
 }
 
-/// Decides one family. `before` is who held which block.
+/// Plans one address family. `before` maps each block to the node that held it.
 pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> DesiredState {
     let mut wanted = DesiredState::default();
     let blocks = disjoint_blocks(own, peers, before, &mut wanted);

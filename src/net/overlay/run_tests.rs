@@ -18,7 +18,7 @@ use crate::overlay;
 use crate::testing::{self, Pod, config, in_namespace, privileged, shell};
 use settings::Backend;
 
-/// Nodes, who watches them, and the events that were written.
+/// A fake API server: the nodes, their watchers, and the events that were written.
 #[derive(Debug, Default)]
 struct Api {
     nodes: Mutex<BTreeMap<String, Value>>,

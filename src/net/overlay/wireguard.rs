@@ -94,7 +94,7 @@ pub(crate) struct End {
     pub(crate) address: IpAddr,
 }
 
-/// A device as it stands.
+/// The current state of a WireGuard device in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) index: u32,

@@ -1,5 +1,5 @@
-//! The running task against an API of its own: what it watches and when, when pods pass, and what
-//! stands in the kernel.
+//! Tests of the running task against a fake API server: what it watches and when, when pods pass,
+//! and which rules are in the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::gate::Leases;
 use super::{Local, Policies};
 use crate::testing::{self, config, in_namespace, privileged, shell};
 
-/// Objects by resource and name, and who watches them; a resource that is held back tells of none.
+/// A fake API server: objects by resource and name, and their watchers; a resource that is held
+/// back lists no objects.
 #[derive(Debug, Default)]
 struct Api {
     objects: Mutex<BTreeMap<(String, String), Value>>,
@@ -79,7 +80,7 @@ impl Api {
         }
     }
 
-    /// Field selectors of those who watch a resource now.
+    /// Field selectors of the open watches on a resource.
     fn watched(&self, resource: &str) -> Vec<String> {
         let watchers = self.watchers.lock();
         let of = watchers.iter().filter(|(s, w)| *s.gvr.resource == *resource && !w.is_closed());
@@ -192,7 +193,7 @@ async fn life() {
     api.put("pods", pod("u2", "a"));
     eventually("now they are", isolates).await;
 
-    // A start: what stands stays until all is known.
+    // After a restart, the rules in the kernel stay until all objects are known.
     tasks.shutdown().request();
     tasks.drain(Duration::from_secs(5)).await;
     assert!(isolates());

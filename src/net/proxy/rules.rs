@@ -18,7 +18,7 @@ pub(crate) enum Class {
 }
 
 /// The sets and maps of the table. Keys are (address, protocol, port) unless documented otherwise;
-/// the unspecified address stands for every local address (node ports, host ports).
+/// the unspecified address represents every local address (node ports, host ports).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SetName {
     /// Cluster addresses alone.

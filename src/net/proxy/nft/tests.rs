@@ -52,7 +52,7 @@ fn layout(family: Family) -> Layout {
     }
 }
 
-/// What an administrator looks at; nft 1.0.6 used to abort over it.
+/// Commands with which an administrator lists the rules; nft 1.0.6 used to abort on them.
 const LIST: &str = "nft list tables; nft list ruleset";
 
 #[test]
