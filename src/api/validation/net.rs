@@ -175,7 +175,7 @@ pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
     list
 }
 
-/// Rejects addresses that an endpoint or an external IP cannot have (`ValidateNonSpecialIP`). An
+/// Rejects addresses that an endpoint or an external IP cannot have (`ValidateEndpointIP`). An
 /// IPv4-mapped IPv6 address is validated as an IPv4 address, as in Go.
 pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
     let address = &address.to_canonical();

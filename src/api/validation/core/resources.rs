@@ -100,7 +100,7 @@ pub fn resource_name(name: &str, field: &Path) -> ErrorList {
     Vec::new()
 }
 
-/// Validates the name of a resource of containers (`validateContainerResourceName`).
+/// Validates the name of a resource of containers (`ValidateContainerResourceName`).
 pub(in crate::validation) fn container_resource_name(name: &str, field: &Path) -> ErrorList {
     let mut errors = resource_name(name, field);
     let container = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
@@ -146,7 +146,7 @@ fn huge_page_value(name: &str, amount: Quantity, field: &Path) -> Option<Error> 
 }
 
 /// Validates `resources` of a container, or of a pod if `pod` is true
-/// (`ValidateResourceRequirements`). `claims` contains the sorted names of the pod's resource
+/// (`ValidateContainerResourceRequirements`). `claims` contains the sorted names of the pod's resource
 /// claims.
 pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) -> ErrorList {
     let mut errors = ErrorList::new();

@@ -62,7 +62,7 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> Error
     errors
 }
 
-/// Validates `securityContext` of a pod (`ValidatePodSecurityContext`).
+/// Validates `securityContext` of a pod (`validatePodSpecSecurityContext`).
 pub(super) fn pod(spec: &Value, path: &Path) -> ErrorList {
     let context = get(spec, "securityContext");
     if !context.is_object() {

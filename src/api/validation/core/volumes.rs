@@ -316,7 +316,7 @@ pub(super) fn descending(target: &str, path: &Path) -> ErrorList {
     errors
 }
 
-/// Validates the path of a file in a volume (`validateLocalNonReservedPath`). The kubelet reserves
+/// Validates the path of a file in a volume (`ValidateLocalNonReservedPath`). The kubelet reserves
 /// the names that begin with two dots.
 pub(super) fn local_path(target: &str, path: &Path) -> ErrorList {
     let mut errors = descending(target, path);
