@@ -227,3 +227,86 @@ fn unfinished(text: &[char], mut at: usize, quote: char, raw: bool) -> usize {
     }
     text.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rows: &[(&str, &str)]) {
+        for (text, expected) in rows {
+            let (lexemes, unread) = tokens(&Source::new(text));
+            let shown: Vec<String> = lexemes
+                .iter()
+                .map(|lexeme| match &lexeme.token {
+                    Token::Mark(mark) => (*mark).to_owned(),
+                    Token::End => "End".into(),
+                    token => format!("{token:?}({})", lexeme.text),
+                })
+                .collect();
+            assert_eq!(shown.join(" "), format!("{expected} End"), "{text}");
+            assert!(unread.is_empty(), "{text}");
+        }
+    }
+
+    /// The rules `NUM_INT`, `NUM_UINT` and `NUM_FLOAT` of cel-go's `parser/gen/CEL.g4`.
+    #[test]
+    fn numbers_are_integers_unsigned_integers_or_floats() {
+        check(&[
+            ("0 42", "Int(0) Int(42)"),
+            ("0x1F", "Int(0x1F)"),
+            ("42u 0xFFU", "Uint(42u) Uint(0xFFU)"),
+            ("2.5 .5 1e3", "Float(2.5) Float(.5) Float(1e3)"),
+            ("2.5e-3 1E+10", "Float(2.5e-3) Float(1E+10)"),
+            ("1.", "Int(1) ."),
+            ("1.e3", "Int(1) . Ident(e3)"),
+            ("-1", "- Int(1)"),
+        ]);
+    }
+
+    /// The rules `STRING` and `BYTES` of cel-go's `parser/gen/CEL.g4`.
+    #[test]
+    fn strings_may_be_raw_triple_quoted_or_bytes() {
+        check(&[
+            (r#"'a' "b""#, r#"String('a') String("b")"#),
+            (r"'it\'s'", r"String('it\'s')"),
+            (r"r'\d'", r"String(r'\d')"),
+            ("'''x''x'''", "String('''x''x''')"),
+            ("\"\"\"a\nb\"\"\"", "String(\"\"\"a\nb\"\"\")"),
+            (r"b'\377' bR'\q'", r"Bytes(b'\377') Bytes(bR'\q')"),
+        ]);
+    }
+
+    /// The operators, `WHITESPACE`, `COMMENT` and `IDENTIFIER` of cel-go's `parser/gen/CEL.g4`.
+    #[test]
+    fn the_longest_operator_is_taken_and_comments_are_skipped() {
+        check(&[
+            ("a<=b", "Ident(a) <= Ident(b)"),
+            ("a&&!b||c", "Ident(a) && ! Ident(b) || Ident(c)"),
+            ("x in [true]", "Ident(x) in [ true ]"),
+            ("index nullable", "Ident(index) Ident(nullable)"),
+            ("a // b\n.c", "Ident(a) . Ident(c)"),
+            ("a.`b-c/d.e f`", "Ident(a) . Escaped(`b-c/d.e f`)"),
+            ("\u{c}\t\r\n_1", "Ident(_1)"),
+        ]);
+    }
+
+    /// Rows of cel-go's `parser/parser_test.go`.
+    #[test]
+    fn characters_outside_of_tokens_are_errors() {
+        for (text, offset, expected) in [
+            ("*@a | b", 1, "token recognition error at: '@'"),
+            ("a | b", 2, "token recognition error at: '| '"),
+            ("1 + $", 4, "token recognition error at: '$'"),
+            (
+                r#""\a\? Illegal escape \>""#,
+                0,
+                r#"token recognition error at: '"\a\? Illegal escape \>'"#,
+            ),
+            ("in.😁", 3, "token recognition error at: '😁'"),
+        ] {
+            let (_, unread) = tokens(&Source::new(text));
+            let first = unread.first().unwrap();
+            assert_eq!((first.offset, first.message.as_str()), (offset, expected), "{text}");
+        }
+    }
+}

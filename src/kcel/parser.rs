@@ -581,3 +581,6 @@ fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
     let args = vec![balanced(function, left, before), balanced(function, right, after)];
     call(*id, function, args)
 }
+
+#[cfg(test)]
+mod tests;

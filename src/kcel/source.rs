@@ -114,3 +114,73 @@ fn show(source: &Source, fault: &Fault) -> String {
     out.push(if text.get(column).is_some_and(wide) { '\u{ff3e}' } else { '^' });
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, line: i64, column: i64, message: &str) -> String {
+        let fault = Fault { location: Location { line, column }, message: message.into() };
+        CompileError::new(&Source::new(text), vec![fault]).to_string()
+    }
+
+    /// Rows of cel-go's `common/errors_test.go`.
+    #[test]
+    fn errors_show_their_line_with_a_marker_below() {
+        for (text, line, column, message, expected) in [
+            (
+                "a.b\n&&arg(missing, paren",
+                1,
+                1,
+                "No such field",
+                "ERROR: <input>:1:2: No such field\n | a.b\n | .^",
+            ),
+            (
+                "a.b\n&&arg(missing, paren",
+                2,
+                20,
+                "Syntax error, missing paren",
+                "ERROR: <input>:2:21: Syntax error, missing paren\n | &&arg(missing, paren\n \
+                 | ....................^",
+            ),
+            (
+                "你好吗\n我a很好\n",
+                2,
+                3,
+                "Unexpected character '好'",
+                "ERROR: <input>:2:4: Unexpected character '好'\n | 我a很好\n | ．.．＾",
+            ),
+            (
+                "      '😁' in ['😁', '😑', '😦'] && in.😁",
+                1,
+                36,
+                "Syntax error: missing IDENTIFIER at '<EOF>'",
+                "ERROR: <input>:1:37: Syntax error: missing IDENTIFIER at '<EOF>'\n \
+                 |       '😁' in ['😁', '😑', '😦'] && in.😁\n \
+                 | .......．.......．....．....．.........．^",
+            ),
+        ] {
+            assert_eq!(shown(text, line, column, message), expected);
+        }
+    }
+
+    /// `TestErrorsReportingLimit` of cel-go's `common/errors_test.go`.
+    #[test]
+    fn errors_beyond_one_hundred_are_only_counted() {
+        let fault = Fault { location: NOWHERE, message: "error".into() };
+        let text = CompileError::new(&Source::new("hello world"), vec![fault; 200]).to_string();
+        assert!(text.ends_with("100 more errors were truncated"), "{text}");
+        assert_eq!(text.lines().count(), 101);
+    }
+
+    /// `Errors.ToDisplayString` of cel-go's `common/errors.go` sorts by location.
+    #[test]
+    fn errors_are_sorted_by_position() {
+        let source = Source::new("a\nb c");
+        let fault = |offset| Fault { location: source.location(offset), message: String::new() };
+        let text = CompileError::new(&source, [4, 0, 2].map(fault).to_vec()).to_string();
+        let positions: Vec<&str> = text.lines().filter(|line| line.starts_with("ERROR")).collect();
+        let expected = ["ERROR: <input>:1:1: ", "ERROR: <input>:2:1: ", "ERROR: <input>:2:3: "];
+        assert_eq!(positions, expected);
+    }
+}

@@ -297,3 +297,79 @@ fn a_program_says_which_variables_it_uses() {
     assert!(!program.uses("s") && !program.uses("i"));
     assert_eq!(env.compile("1", &Type::Bool).unwrap_err().to_string(), "must evaluate to bool");
 }
+
+/// The value of an expression, as Go prints it, or the text of its error.
+fn outcome(expr: &str) -> Result<String, String> {
+    let json = [SELF, OTHER, DYN].map(|text| serde_json::from_str::<Json>(text).unwrap());
+    let declared = declared();
+    let program = env().compile_any(expr).map_err(|error| error.to_string())?;
+    let mut budget = limits::PER_CALL;
+    let result = program.eval(&variables(&json, &declared), &mut budget);
+    result.map(|value| value.to_string()).map_err(|error| error.to_string())
+}
+
+fn check(rows: &[(&str, &str)], fits: impl Fn(Result<&str, &str>, &str) -> bool) {
+    let mut faults = Vec::new();
+    for (expr, expected) in rows {
+        let got = outcome(expr);
+        if !fits(got.as_deref().map_err(String::as_str), expected) {
+            faults.push(format!("{expr}: {expected:?}, but got {got:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Checks the values of expressions, as Go prints them.
+pub(crate) fn check_values(rows: &[(&str, &str)]) {
+    check(rows, |got, expected| got == Ok(expected));
+}
+
+/// Checks that expressions are true.
+pub(crate) fn check_true(rows: &[&str]) {
+    let rows: Vec<_> = rows.iter().map(|expr| (*expr, "true")).collect();
+    check_values(&rows);
+}
+
+/// Checks that expressions cannot be compiled or evaluated, with errors that contain these texts.
+pub(crate) fn check_errors(rows: &[(&str, &str)]) {
+    check(rows, |got, expected| got.is_err_and(|error| error.contains(expected)));
+}
+
+/// Texts of unknown origin have up to 12 characters, as for `testCostEstimator` of
+/// `pkg/cel/library/cost_test.go` in k8s.io/apiserver.
+struct ShortTexts;
+
+impl SizeEstimator for ShortTexts {
+    fn size(&self, path: &[String]) -> Option<Range> {
+        path.is_empty().then_some(Range { min: 0, max: 12 })
+    }
+}
+
+/// Checks the estimated costs of expressions: minimum and maximum.
+pub(crate) fn check_estimates(rows: &[(&str, u64, u64)]) {
+    let mut faults = Vec::new();
+    for (expr, min, max) in rows {
+        let got = env().compile_any(expr).unwrap().estimate(&ShortTexts);
+        if got != (Range { min: *min, max: *max }) {
+            faults.push(format!("{expr}: {min}..{max}, but got {got:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Checks the costs of evaluations.
+pub(crate) fn check_costs(rows: &[(&str, u64)]) {
+    let json = [SELF, OTHER, DYN].map(|text| serde_json::from_str::<Json>(text).unwrap());
+    let declared = declared();
+    let mut faults = Vec::new();
+    for (expr, expected) in rows {
+        let mut budget = limits::PER_CALL;
+        let program = env().compile_any(expr).unwrap();
+        program.eval(&variables(&json, &declared), &mut budget).unwrap();
+        let got = limits::PER_CALL - budget;
+        if got != *expected {
+            faults.push(format!("{expr}: {expected}, but got {got}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

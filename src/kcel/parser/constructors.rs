@@ -112,3 +112,41 @@ impl Parser<'_> {
         Ok(Some(Node { expr: Expr { id, kind: Kind::Struct { name, fields } }, depth }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::parser::tests::{check, check_errors};
+
+    /// Rows of cel-go's `parser/parser_test.go`, and the rules `listInit`, `mapInitializerList` and
+    /// `fieldInitializerList` of `parser/gen/CEL.g4`.
+    #[test]
+    fn lists_maps_and_objects_may_end_with_a_comma_and_have_optional_parts() {
+        check(&[
+            ("[]", "[]"),
+            ("[3, 4, 5, ]", "[3, 4, 5]"),
+            ("{a: b, c: d, }", "{a:b, c:d}"),
+            ("{}", "{}"),
+            ("{foo: 5, bar: \"xyz\"}", "{foo:5, bar:\"xyz\"}"),
+            ("[?a, ?b]", "[?a, ?b]"),
+            ("[?a[?b]]", "[?_[?_](a, b)]"),
+            ("{?'key': value}", "{?\"key\":value}"),
+            (
+                "TestAllTypes{single_int32: 1, single_int64: 2}",
+                "TestAllTypes{single_int32:1, single_int64:2}",
+            ),
+            (".a.B{c: 1}", ".a.B{c:1}"),
+        ]);
+    }
+
+    /// Rows of cel-go's `parser/parser_test.go`.
+    #[test]
+    fn unfinished_maps_name_what_may_follow() {
+        let entry = "mismatched input '<EOF>' expecting {'[', '{', '}', '(', '.', ',', '-', '!', \
+                     '?', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, \
+                     IDENTIFIER}";
+        check_errors(&[
+            ("{", &[&format!("1:2: Syntax error: {entry}")]),
+            ("ind[a{b}]", &["1:8: Syntax error: mismatched input '}' expecting ':'"]),
+        ]);
+    }
+}

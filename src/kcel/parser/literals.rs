@@ -146,3 +146,67 @@ fn push(out: &mut Vec<u8>, character: char) {
     let mut buffer = [0; 4];
     out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of cel-go's `parser/unescape_test.go`.
+    #[test]
+    fn escapes_are_code_points_in_strings_and_single_bytes_in_bytes() {
+        for (text, bytes, expected) in [
+            ("'hello'", false, "hello".as_bytes()),
+            ("r'hello'", false, b"hello"),
+            (r#""\\\"""#, false, br#"\""#),
+            ("'''x''x'''", false, b"x''x"),
+            (r#""\303\277""#, false, "\u{c3}\u{bf}".as_bytes()),
+            (r#""\377""#, false, "\u{ff}".as_bytes()),
+            (r#""\u263A\u263A""#, false, "☺☺".as_bytes()),
+            (r#""\a\b\f\n\r\t\v\'\"\\\? x""#, false, b"\x07\x08\x0c\n\r\t\x0b'\"\\? x"),
+            ("\"\u{ff}\"", true, b"\xc3\xbf"),
+            (r#""\303\277""#, true, b"\xc3\xbf"),
+            (r#""\377""#, true, b"\xff"),
+            (r#""\xff""#, true, b"\xff"),
+            (r#"'''"Kim\t"'''"#, true, b"\"Kim\t\""),
+        ] {
+            assert_eq!(unescape(text, bytes).unwrap(), expected, "{text}");
+        }
+    }
+
+    /// Rows of cel-go's `parser/unescape_test.go`.
+    #[test]
+    fn invalid_escapes_are_errors() {
+        for (text, bytes, expected) in [
+            (r#""Illegal escape \>""#, false, "unable to unescape string"),
+            (r#""\u00f""#, false, "unable to unescape string"),
+            (r#""\u00ff""#, true, "unable to unescape string"),
+            (r#""\U00ff""#, true, "unable to unescape string"),
+            (r#""\26""#, false, "unable to unescape octal sequence"),
+            (r#""\268""#, false, "unable to unescape octal sequence"),
+            ("'", false, "unable to unescape string"),
+        ] {
+            let error = unescape(text, bytes).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    /// Rows of cel-go's `parser/parser_test.go`, and the bounds of int64 and uint64.
+    #[test]
+    fn numbers_outside_of_their_type_are_errors() {
+        let parse = |text: &str| match crate::parser::parse(text, false) {
+            Ok(parsed) => format!("{:?}", parsed.root.kind),
+            Err(error) => error.to_string().lines().next().unwrap().to_owned(),
+        };
+        for (text, expected) in [
+            ("9223372036854775807", "Literal(Int(9223372036854775807))"),
+            ("-9223372036854775808", "Literal(Int(-9223372036854775808))"),
+            ("9223372036854775808", "ERROR: <input>:1:1: invalid int literal"),
+            ("0xFFFFFFFFFFFFFFFFF", "ERROR: <input>:1:1: invalid int literal"),
+            ("18446744073709551615u", "Literal(Uint(18446744073709551615))"),
+            ("0xFFFFFFFFFFFFFFFFFu", "ERROR: <input>:1:1: invalid uint literal"),
+            ("1.99e90000009", "ERROR: <input>:1:1: invalid double literal"),
+        ] {
+            assert_eq!(parse(text), expected, "{text}");
+        }
+    }
+}

@@ -361,3 +361,63 @@ impl Parser<'_> {
         Expr { id: number, kind }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::parser::tests::{check, check_errors};
+    use crate::tests::{check_errors as check_failures, check_values};
+
+    /// Rows of cel-go's `parser/parser_test.go`.
+    #[test]
+    fn arguments_of_macros_must_have_the_right_form() {
+        check(&[
+            ("has(m.f)", "m.f~test-only~"),
+            ("has(a, b)", "has(a, b)"),
+            ("m.map(a)", "m.map(a)"),
+        ]);
+        let overwrites =
+            |at: &str| format!("{at}: iteration variable overwrites accumulator variable");
+        check_errors(&[
+            ("has(m)", &["1:5: invalid argument to has() macro"]),
+            ("1.all(2, 3)", &["1:7: argument must be a simple name"]),
+            ("m.filter(a.b, false)", &["1:11: argument is not an identifier"]),
+            ("m.map(__result__, __result__)", &[&overwrites("1:7")]),
+            ("m.filter(__result__, false)", &[&overwrites("1:10")]),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/macros.textproto`.
+    #[test]
+    fn macros_with_one_variable_loop_over_elements_and_keys() {
+        check_values(&[
+            ("[1, 2, 3].exists(e, e == 2)", "true"),
+            ("{'key1':1, 'key2':2}.exists(k, k == 'key2')", "true"),
+            ("[].exists(e, e == 2)", "false"),
+            ("[1, 2, 3].all(e, 6 / (2 - e) == 6)", "false"),
+            ("[].all(e, e > 0)", "true"),
+            ("[6, 7, 8].exists_one(foo, foo % 5 == 2)", "true"),
+            ("['foal', 'foo', 'four'].exists_one(n, n.startsWith('fo'))", "false"),
+            ("[2, 4, 6].map(n, n / 2)", "[1, 2, 3]"),
+            ("[0, 1, 2, 3, 4].filter(x, x % 2 == 1)", "[1, 3]"),
+            ("['signer'].filter(signer, ['artifact'].all(artifact, true))", "[signer]"),
+        ]);
+        check_failures(&[
+            ("[1, 2, 3].exists(e, e / 0 == 17)", "division by zero"),
+            ("[3, 2, 1, 0].exists_one(n, 12 / n > 1)", "division by zero"),
+            ("[2, 1, 0].map(n, 4 / n)", "division by zero"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/macros2.textproto`.
+    #[test]
+    fn macros_with_two_variables_loop_over_indices_and_keys_with_values() {
+        check_values(&[
+            ("[1, 2, 3].exists(i, v, i == 1 && v == 2)", "true"),
+            ("{'key1':1, 'key2':2}.exists(k, v, k == 'key2' && v == 2)", "true"),
+            ("[1, 2, 3].all(i, v, i == 3 || v == 4)", "false"),
+            ("[5, 7, 8].existsOne(i, v, v % 5 == i)", "true"),
+            ("[2, 4, 6].transformList(i, v, i != 1 && v != 4, v / 2 + i)", "[1, 5]"),
+            ("{'foo': 'bar'}.transformMap(k, v, k + v)", "{foo: foobar}"),
+        ]);
+    }
+}
