@@ -526,3 +526,6 @@ fn signature(types: &[Type], member: bool) -> String {
     let target = target.map(|target| format!("{target}.")).unwrap_or_default();
     format!("{target}({})", args.join(", "))
 }
+
+#[cfg(test)]
+mod tests;

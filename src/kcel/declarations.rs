@@ -69,3 +69,59 @@ fn collect(of: &Type, into: &mut Vec<Arc<str>>) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The order of cel-go's `common/stdlib/standard.go`.
+    #[test]
+    fn overloads_have_the_order_of_upstream() {
+        for (name, expected) in [
+            (
+                "_+_",
+                "add_bytes add_double add_duration_duration add_duration_timestamp \
+                 add_timestamp_duration add_int64 add_list add_string add_uint64",
+            ),
+            (
+                "_-_",
+                "subtract_double subtract_duration_duration subtract_int64 \
+                 subtract_timestamp_duration subtract_timestamp_timestamp subtract_uint64",
+            ),
+            ("_/_", "divide_double divide_int64 divide_uint64"),
+            ("_%_", "modulo_int64 modulo_uint64"),
+            ("-_", "negate_double negate_int64"),
+            (
+                "_<_",
+                "less_bool less_int64 less_int64_double less_int64_uint64 less_uint64 \
+                 less_uint64_double less_uint64_int64 less_double less_double_int64 \
+                 less_double_uint64 less_string less_bytes less_timestamp less_duration",
+            ),
+            ("_[_]", "index_list index_map"),
+            ("@in", "in_list in_map"),
+            ("size", "size_bytes bytes_size size_list list_size"),
+        ] {
+            let function = &functions()[name];
+            let ids: Vec<&str> = function.overloads.iter().map(|overload| overload.id).collect();
+            assert!(ids.join(" ").starts_with(expected), "{name}: {ids:?}");
+        }
+    }
+
+    /// The declarations of cel-go's `common/stdlib/standard.go`.
+    #[test]
+    fn a_line_declares_one_overload() {
+        let (name, overload) = read("_[_] index_map global map(A, B) ; A | B").unwrap();
+        assert_eq!((name, overload.id, overload.member), ("_[_]", "index_map", false));
+        assert_eq!(overload.args.len(), 2);
+        assert_eq!(overload.result, Type::param("B"));
+        assert_eq!(overload.parameters, ["A".into(), "B".into()]);
+        let (_, overload) =
+            read("startsWith starts_with_string member string ; string | bool").unwrap();
+        assert!(overload.member && overload.parameters.is_empty());
+        for line in
+            ["", "size", "size size_list global list(A)", "size size_list global list | int"]
+        {
+            assert!(read(line).is_none(), "{line}");
+        }
+    }
+}

@@ -204,3 +204,65 @@ fn is_deep(source: &str) -> bool {
     let brackets = source.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'{' | b'?')).count();
     source.len() > SHALLOW_BYTES || brackets > SHALLOW_BRACKETS
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `pkg/authorization/cel/compile_test.go` of k8s.io/apiserver.
+    #[test]
+    fn an_expression_must_have_the_wanted_type_or_dyn() {
+        let env = Env::new().variable("user", Type::String).variable("any", Type::Dyn);
+        for (expr, want, expected) in [
+            ("user", Type::Bool, Err("must evaluate to bool")),
+            ("user == ''", Type::Bool, Ok("bool")),
+            ("any", Type::Bool, Ok("dyn")),
+            ("user", Type::Dyn, Ok("string")),
+            ("1", Type::String, Err("must evaluate to string")),
+        ] {
+            let got = env.compile(expr, &want).map(|program| program.output().to_string());
+            let got = got.as_deref().map_err(CompileError::to_string);
+            assert_eq!(got, expected.map_err(str::to_owned), "{expr}");
+        }
+    }
+
+    /// `pkg/cel/environment/base.go` and `pkg/cel/mutation` of k8s.io/apiserver: only some
+    /// environments have the macro `cel.bind` and the functions of mutations.
+    #[test]
+    fn bindings_and_mutations_exist_only_on_request() {
+        let plain = || Env::new();
+        let bind = "cel.bind(a, 1, a + a) == 2";
+        let patch = "JSONPatch{op: 'add', path: '/' + jsonpatch.escapeKey('a/b'), value: 1}.op";
+        let object = "Object{spec: Object.spec{replicas: 1}}.spec";
+        for (env, expr, valid) in [
+            (plain(), bind, false),
+            (plain().with_bindings(), bind, true),
+            (plain(), patch, false),
+            (plain().with_mutation(), patch, true),
+            (plain(), object, false),
+            (plain().with_mutation(), object, true),
+        ] {
+            assert_eq!(env.compile_any(expr).is_ok(), valid, "{expr}");
+        }
+    }
+
+    /// `TestTypes_FieldType` of `pkg/cel/types_test.go` and `pkg/cel/escaping.go` of
+    /// k8s.io/apiserver.
+    #[test]
+    fn fields_are_found_by_name_and_reserved_words_by_their_escaped_name() {
+        let fields = [("a__dash__b", Type::Int), ("__namespace__", Type::String)];
+        let of = Type::object("T", fields.map(|(name, of)| (name.to_owned(), of)).into());
+        let env = Env::new().variable("x", of);
+        for (expr, expected) in [
+            ("x.a__dash__b", Ok("int")),
+            ("x.__namespace__", Ok("string")),
+            ("x.missing", Err("undefined field 'missing'")),
+        ] {
+            match (env.compile_any(expr), expected) {
+                (Ok(program), Ok(of)) => assert_eq!(program.output().to_string(), of, "{expr}"),
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+                (got, _) => panic!("{expr}: {got:?}"),
+            }
+        }
+    }
+}

@@ -194,3 +194,51 @@ impl fmt::Display for Type {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of cel-go's `checker/format_test.go` and `common/types/types_test.go`.
+    #[test]
+    fn types_have_a_text_with_parameters_and_a_name_without() {
+        for (text, name) in [
+            ("list(int)", "list"),
+            ("map(uint, double)", "map"),
+            ("bool", "bool"),
+            ("dyn", "dyn"),
+            ("null", "null_type"),
+            ("optional_type(list(string))", "optional_type"),
+            ("my.type.Message", "my.type.Message"),
+            ("type(string)", "type"),
+            ("type", "type"),
+            ("timestamp", "google.protobuf.Timestamp"),
+            ("duration", "google.protobuf.Duration"),
+            ("map(string, map(int, list(bytes)))", "map"),
+            ("net.IP", "net.IP"),
+        ] {
+            let of = Type::parse(text).unwrap();
+            assert_eq!(of.to_string(), text);
+            assert_eq!(of.name(), name);
+        }
+        assert_eq!(Type::Any.to_string(), "any");
+        assert_eq!(Type::Error.to_string(), "!error!");
+    }
+
+    /// Types of `declarations.txt` have the parameters that cel-go's `common/types/types.go` gives
+    /// them.
+    #[test]
+    fn texts_with_missing_or_superfluous_parameters_are_no_types() {
+        for text in ["list", "list(int", "int(int)", "map(int)", "map", "optional_type"] {
+            assert_eq!(Type::parse(text), None, "{text}");
+        }
+    }
+
+    /// `IsExactType` of cel-go's `common/types/types.go` compares names.
+    #[test]
+    fn objects_are_equal_if_their_names_are() {
+        let fields = BTreeMap::from([("a".to_owned(), Type::Int)]);
+        assert_eq!(Type::object("A", fields.clone()), Type::object("A", BTreeMap::new()));
+        assert_ne!(Type::object("A", fields.clone()), Type::object("B", fields));
+    }
+}

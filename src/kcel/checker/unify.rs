@@ -175,3 +175,83 @@ pub(crate) fn unwrapped(of: &Type) -> (Type, bool) {
         other => (other.clone(), false),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Type {
+        Type::parse(text).unwrap()
+    }
+
+    /// `internalIsAssignable` of cel-go's `checker/types.go`.
+    #[test]
+    fn dyn_is_assignable_to_all_types_and_null_to_some() {
+        for (one, other, expected) in [
+            ("int", "int", true),
+            ("int", "uint", false),
+            ("dyn", "int", true),
+            ("int", "dyn", true),
+            ("null", "int", false),
+            ("null", "timestamp", true),
+            ("null", "my.Message", true),
+            ("null", "optional_type(int)", true),
+            ("null", "list(int)", false),
+            ("list(int)", "list(dyn)", true),
+            ("map(string, int)", "map(string, uint)", false),
+            ("type(int)", "type(string)", true),
+            ("my.Message", "your.Message", false),
+            ("list(int)", "map(int, int)", false),
+            ("optional_type(int)", "optional_type(string)", false),
+        ] {
+            assert_eq!(
+                Mapping::default().assignable(&of(one), &of(other)),
+                expected,
+                "{one} {other}"
+            );
+        }
+    }
+
+    /// `isValidTypeSubstitution` and `mapping` of cel-go's `checker/types.go` and `mapping.go`.
+    #[test]
+    fn a_type_variable_keeps_its_first_type_or_a_more_general_one() {
+        for (assigned, expected) in [
+            (&[("A", "int", true), ("A", "int", true)][..], "int"),
+            (&[("A", "int", true), ("A", "string", false)], "int"),
+            (&[("A", "list(int)", true), ("A", "list(dyn)", true)], "list(dyn)"),
+            (&[("A", "int", true), ("A", "dyn", true)], "dyn"),
+            (&[("A", "list(A)", false)], "A"),
+            (&[("A", "B", true), ("B", "int", true)], "int"),
+        ] {
+            let mut mapping = Mapping::default();
+            for (name, to, fits) in assigned {
+                assert_eq!(mapping.assignable(&of(to), &of(name)), *fits, "{assigned:?}");
+            }
+            assert_eq!(mapping.substitute(&of("A"), false), of(expected), "{assigned:?}");
+        }
+        assert_eq!(Mapping::default().substitute(&of("list(A)"), true), of("list(dyn)"));
+    }
+
+    /// `isAssignableList` of cel-go's `checker/types.go` copies the mapping before it compares.
+    #[test]
+    fn a_failed_comparison_binds_no_variable() {
+        let mut mapping = Mapping::default();
+        let (given, wanted) = ([of("int"), of("int")], [of("A"), of("string")]);
+        assert!(!mapping.all_assignable(&given, &wanted));
+        assert_eq!(mapping.substitute(&of("A"), false), of("A"));
+    }
+
+    /// `isEqualOrLessSpecific` of cel-go's `checker/types.go`.
+    #[test]
+    fn the_most_general_type_has_dyn_in_its_place() {
+        for (one, other, expected) in [
+            ("dyn", "int", "dyn"),
+            ("int", "dyn", "dyn"),
+            ("list(int)", "list(dyn)", "list(dyn)"),
+            ("map(string, dyn)", "map(string, int)", "map(string, dyn)"),
+            ("A", "int", "A"),
+        ] {
+            assert_eq!(*most_general(&of(one), &of(other)), of(expected), "{one} {other}");
+        }
+    }
+}

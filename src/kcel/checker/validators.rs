@@ -145,3 +145,55 @@ fn children<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Env, Type};
+
+    /// Rows of cel-go's `cel/validator_test.go`.
+    #[test]
+    fn invalid_constants_and_mixed_literals_are_errors() {
+        for (expr, expected) in [
+            ("duration('1')", "1:10: invalid duration argument"),
+            ("duration('1d')", "1:10: invalid duration argument"),
+            ("duration('1us')\n < duration('1nns')", "2:13: invalid duration argument"),
+            ("timestamp('1000-00-00T00:00:00Z')", "1:11: invalid timestamp argument"),
+            ("timestamp('1000-01-01T00:00:00ZZ')", "1:11: invalid timestamp argument"),
+            ("timestamp(-62135596801)", "1:11: invalid timestamp argument"),
+            ("'hello'.matches('(?<name%>el*)')", "1:17: invalid matches argument"),
+            ("'hello'.matches('??el*')", "1:17: invalid matches argument"),
+            ("name in ['hello', 0]", "1:19: expected type 'string' but found 'int'"),
+            ("{'hello':'world', 1:'!'}", "1:19: expected type 'string' but found 'int'"),
+            (
+                "name in {'hello':'world', 'goodbye':true}",
+                "1:37: expected type 'string' but found 'bool'",
+            ),
+        ] {
+            let env = Env::new().variable("name", Type::String);
+            let error = env.compile_any(expr).unwrap_err().to_string();
+            assert!(error.contains(&format!("ERROR: <input>:{expected}\n")), "{expr}: {error}");
+        }
+    }
+
+    /// Rows of cel-go's `cel/validator_test.go` and `ext/formatting_test.go`.
+    #[test]
+    fn variables_and_arguments_of_format_are_not_restricted() {
+        let env = Env::new().variable("name", Type::String).variable("x", Type::String);
+        for expr in [
+            "duration('2h3m4s5us')",
+            "duration(x)",
+            "timestamp(-6213559680)",
+            "timestamp(x)",
+            "'hello'.matches('el*')",
+            "'hello'.matches(x)",
+            "name in [?optional.ofNonZeroValue(''), 'hello', ?optional.of('')]",
+            "{?'hello': optional.ofNonZeroValue(false), 'world': true}",
+            "'%s %d'.format(['a', 1])",
+        ] {
+            assert!(env.compile_any(expr).is_ok(), "{expr}");
+        }
+        let error = env.compile_any("'%d'.format([5.2])").unwrap_err().to_string();
+        let expected = "error during formatting: decimal clause can only be used on integers";
+        assert!(error.contains(expected), "{error}");
+    }
+}
