@@ -145,3 +145,51 @@ pub(crate) fn to_duration<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
         other => Err(unconvertible(other, "google.protobuf.Duration")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/conversions.textproto`.
+    #[test]
+    fn numbers_texts_and_times_convert_to_each_other() {
+        check_values(&[
+            ("int(-7.9)", "-7"),
+            ("int(double(36028797018963969))", "36028797018963968"),
+            ("int(timestamp('2004-09-16T23:59:59Z'))", "1095379199"),
+            ("int('987')", "987"),
+            ("uint(25.5)", "25"),
+            ("uint('300')", "300"),
+            ("string(-4.5e-3)", "-0.0045"),
+            ("string(123.456)", "123.456"),
+            (r"string(b'\303\277')", "ÿ"),
+            ("string(duration('1000000s'))", "1000000s"),
+            ("string(timestamp('2009-02-13T23:31:30Z'))", "2009-02-13T23:31:30Z"),
+            ("bool('t')", "true"),
+            ("bool('FALSE')", "false"),
+        ]);
+        check_true(&[
+            "double('6.02214e23') == 6.02214e23",
+            "double('-84.32e7') == -8.432e8",
+            r"bytes('ÿ') == b'\303\277'",
+            "type(type(7)) == type(type(7u))",
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/conversions.textproto`, with the
+    /// errors of cel-go's `common/types/err.go`.
+    #[test]
+    fn conversions_outside_of_the_range_are_errors() {
+        check_errors(&[
+            ("int(18446744073709551615u)", "integer overflow"),
+            ("int(9223372036854775807.0)", "integer overflow"),
+            ("int(-9223372036854775808.0)", "integer overflow"),
+            ("int(1e99)", "integer overflow"),
+            ("uint(-1)", "unsigned integer overflow"),
+            ("uint(6.022e23)", "unsigned integer overflow"),
+            ("bool('TrUe')", "type conversion error from 'string' to 'bool'"),
+            ("int('a')", "type conversion error from 'string' to 'int'"),
+            (r"string(b'\000\xff')", "invalid UTF-8 in bytes, cannot convert to string"),
+        ]);
+    }
+}

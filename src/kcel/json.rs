@@ -296,3 +296,95 @@ impl<'a> From<&'a str> for Text<'a> {
         Text::Borrowed(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(declared: &Declared, text: &str) -> Result<String, String> {
+        let json: Json = serde_json::from_str(text).unwrap();
+        declared.value(&json).map(|value| value.to_string()).map_err(|error| error.to_string())
+    }
+
+    /// `UnstructuredToVal` of `pkg/cel/common/valuesunstructured.go` in k8s.io/apiserver.
+    #[test]
+    fn json_that_does_not_match_its_declaration_is_an_error() {
+        let list = Declared::Array { items: Box::new(Declared::Dyn), list: ListType::Atomic };
+        let map = Declared::Map(Box::new(Declared::Dyn));
+        for (declared, json, expected) in [
+            (&Declared::Integer, "\"a\"", "invalid data, expected int, got string"),
+            (&Declared::Boolean, "1", "invalid data, expected bool, got int64"),
+            (&Declared::Number, "true", "invalid data, expected float, got bool"),
+            (
+                &Declared::String(Format::Plain),
+                "[]",
+                "invalid data, expected string, got []interface {}",
+            ),
+            (
+                &Declared::String(Format::Plain),
+                "null",
+                "invalid data, got null for schema with nullable=false",
+            ),
+            (
+                &Declared::IntOrString,
+                "true",
+                "invalid data, expected XIntOrString value to be either a string or integer",
+            ),
+            (
+                &list,
+                "{}",
+                "invalid data, expected an array for the provided schema with type=array",
+            ),
+            (&map, "[]", "invalid data, expected a map for the provided schema with type=object"),
+        ] {
+            assert_eq!(shown(declared, json), Err(expected.to_owned()), "{declared:?} {json}");
+        }
+    }
+
+    /// `UnstructuredToVal` of `pkg/cel/common/valuesunstructured.go` in k8s.io/apiserver.
+    #[test]
+    fn formats_of_strings_determine_the_type_of_the_value() {
+        for (declared, json, kind) in [
+            (Declared::Integer, "1", "int"),
+            (Declared::Number, "1", "double"),
+            (Declared::IntOrString, "1", "int"),
+            (Declared::IntOrString, "\"1\"", "string"),
+            (Declared::Nullable(Box::new(Declared::Boolean)), "null", "null_type"),
+            (Declared::String(Format::Duration), "\"1h\"", "google.protobuf.Duration"),
+            (Declared::String(Format::Date), "\"2024-02-29\"", "google.protobuf.Timestamp"),
+            (
+                Declared::String(Format::DateTime),
+                "\"2024-02-29T12:30:45Z\"",
+                "google.protobuf.Timestamp",
+            ),
+            (Declared::String(Format::Byte), "\"aGVsbG8=\"", "bytes"),
+            (Declared::Dyn, "1", "int"),
+            (Declared::Dyn, "1.5", "double"),
+            (Declared::Claims, "1", "double"),
+        ] {
+            let json: Json = serde_json::from_str(json).unwrap();
+            assert_eq!(declared.value(&json).unwrap().type_name(), kind, "{declared:?} {json}");
+        }
+        for format in [Format::Duration, Format::Date, Format::DateTime, Format::Byte] {
+            let error = shown(&Declared::String(format), "\"?\"").unwrap_err();
+            assert!(error.starts_with("Invalid "), "{error}");
+        }
+    }
+
+    /// `unstructuredMap` of `pkg/cel/common/valuesunstructured.go` in k8s.io/apiserver.
+    #[test]
+    fn objects_show_only_declared_properties_and_escape_their_names() {
+        let fields = [("a-b", Declared::Integer), ("none", Declared::Integer)];
+        let fields = fields.map(|(name, of)| (name.to_owned(), of)).into();
+        let object = Declared::Object(Arc::new(Properties { name: "O".into(), fields }));
+        let json: Json = serde_json::from_str(r#"{"a-b": 1, "none": null, "other": 2}"#).unwrap();
+        let Value::Map(map) = object.value(&json).unwrap() else { panic!("no map") };
+        for (key, expected) in
+            [("a__dash__b", Some("1")), ("a-b", Some("1")), ("none", None), ("other", None)]
+        {
+            let found = map.find(&Value::borrowed(key)).unwrap().map(|value| value.to_string());
+            assert_eq!(found.as_deref(), expected, "{key}");
+        }
+        assert_eq!(object.to_type().name(), "O");
+    }
+}

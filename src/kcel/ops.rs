@@ -481,3 +481,115 @@ pub(crate) fn insert<'a>(
     entries.insert(key, value);
     Ok(Map::owned(entries))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/integer_math.textproto`.
+    #[test]
+    fn integer_division_truncates_and_the_remainder_has_the_sign_of_the_dividend() {
+        check_values(&[
+            ("42 + (-7)", "35"),
+            ("42 - (-22)", "64"),
+            ("-80 / (-2)", "40"),
+            ("43 % (-5)", "3"),
+            ("-42 % (-5)", "-2"),
+            ("-3 % 5", "-3"),
+            ("-(-42)", "42"),
+            ("60u / 2u", "30"),
+            ("42u % 5u", "2"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/integer_math.textproto`, with the
+    /// errors of cel-go's `common/types/err.go`.
+    #[test]
+    fn integers_that_overflow_and_divisions_by_zero_are_errors() {
+        check_errors(&[
+            ("9223372036854775807 + 1", "integer overflow"),
+            ("-9223372036854775808 - 1", "integer overflow"),
+            ("1 - (-9223372036854775807)", "integer overflow"),
+            ("-(-9223372036854775808)", "integer overflow"),
+            ("(-9223372036854775808) * -1", "integer overflow"),
+            ("(-9223372036854775808)/-1", "integer overflow"),
+            ("5000000000 * 5000000000", "integer overflow"),
+            ("18446744073709551615u + 1u", "unsigned integer overflow"),
+            ("0u - 1u", "unsigned integer overflow"),
+            ("5000000000u * 5000000000u", "unsigned integer overflow"),
+            ("15 / 0", "division by zero"),
+            ("34 % 0", "modulus by zero"),
+            ("15u / 0u", "division by zero"),
+            ("34u % 0u", "modulus by zero"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/fp_math.textproto`.
+    #[test]
+    fn doubles_overflow_to_infinity() {
+        check_true(&[
+            "-8.875 / (-0.0625) == 142.0",
+            "15.75 / 0.0 == double('Infinity')",
+            "2.0 * 8.988466e+307 == double('Infinity')",
+            "2.0 * -8.988466e+307 == double('-Infinity')",
+            "1e-324 / 2.0 == 0.0",
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/comparisons.textproto`.
+    #[test]
+    fn numbers_of_different_types_are_compared_by_value() {
+        check_values(&[
+            ("dyn(1) == 1u", "true"),
+            ("dyn(2u) == 1.0", "false"),
+            ("0.0/0.0 == 0.0/0.0", "false"),
+            ("dyn(1) == 0.0/0.0", "false"),
+            ("-0.0 < 0.0", "false"),
+            ("dyn(1) < 9223372036854775808u", "true"),
+            ("dyn(-1) < 0u", "true"),
+            ("dyn(9223372036854775807) < 9223372036854775808.0", "false"),
+            ("dyn(9223372036854775807) < 9223372036854777857.0", "true"),
+            ("dyn(-9223372036854775808) < -9223372036854775809.0", "false"),
+            ("dyn(9223372036854775808u) < 1", "false"),
+            ("{dyn(1): dyn(1.0), dyn(2u): dyn(3u)} == {dyn(1u): dyn(1), dyn(2): dyn(3.0)}", "true"),
+            ("[dyn(1.0), dyn(2.0), dyn(3)] == [dyn(1u), dyn(2), dyn(3u)]", "true"),
+            ("{'k1':'v1','k2':'v2'} == {'k2':'v2','k1':'v1'}", "true"),
+            ("dyn(duration('0s')) == null", "false"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/comparisons.textproto`.
+    #[test]
+    fn texts_are_ordered_by_code_points_and_only_some_types_are_ordered() {
+        check_values(&[
+            ("'' < 'a'", "true"),
+            ("'Abc' < 'aBC'", "true"),
+            (r"'a' < '\u00E1'", "true"),
+            ("'a' < 'AB'", "false"),
+            ("b'á' < b'b'", "false"),
+            ("false < true", "true"),
+        ]);
+        check_errors(&[
+            ("dyn([0]) < dyn([1])", "no such overload"),
+            ("dyn(null) < dyn(null)", "no such overload"),
+            ("dyn('foo') < dyn(1024)", "no such overload"),
+            ("0.0 / 0.0 < 1.0", "NaN values cannot be ordered"),
+        ]);
+        assert!(!is_comparable(&Value::Null) && is_comparable(&Value::Duration(0)));
+    }
+
+    /// `TestMapList` of `pkg/cel/openapi/maplist_test.go` and `unstructuredSetList` of
+    /// `pkg/cel/common/valuesunstructured.go` in k8s.io/apiserver.
+    #[test]
+    fn sets_and_lists_with_keys_are_equal_in_any_order_and_replace_equal_elements() {
+        check_values(&[
+            ("self.set == other.set", "true"),
+            ("self.ports == other.ports", "true"),
+            ("self.tags == other.tags", "false"),
+            ("(self.set + other.set).size()", "3"),
+            ("(self.ports + other.ports).size()", "2"),
+            ("(self.tags + self.tags).size()", "6"),
+        ]);
+    }
+}

@@ -346,3 +346,125 @@ pub(crate) fn between(at: &Timestamp, before: &Timestamp) -> Result<i64, Error> 
         seconds * i128::from(SECOND_NANOS) + i128::from(at.nanos) - i128::from(before.nanos);
     i64::try_from(nanos).map_err(|_| Error::new("integer overflow"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{check_errors, check_values};
+
+    /// Rows of `parseDurationTests` in Go's `time/time_test.go`.
+    #[test]
+    fn durations_are_sums_of_decimal_numbers_with_units() {
+        for (text, expected) in [
+            ("0", 0),
+            ("-5s", -5_000_000_000),
+            ("+5s", 5_000_000_000),
+            ("5.s", 5_000_000_000),
+            (".5s", 500_000_000),
+            ("10.5s4m", 250_500_000_000),
+            ("-2m3.4s", -123_400_000_000),
+            ("1h2m3s4ms5us6ns", 3_723_004_005_006),
+            ("12\u{b5}s", 12_000),
+            ("12\u{3bc}s", 12_000),
+            ("9007199254740993ns", 9_007_199_254_740_993),
+            ("9223372036854775807ns", i64::MAX),
+            ("-9223372036854775808ns", i64::MIN),
+        ] {
+            assert_eq!(parse_duration(text), Some(expected), "{text}");
+        }
+        for text in
+            ["", "3", "-", "s", ".", "-.", ".s", "+.s", "1d", "9223372036854775808ns", "3000000h"]
+        {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+
+    /// Rows of `durationTests` in Go's `time/time_test.go`.
+    #[test]
+    fn durations_are_shown_with_the_largest_units() {
+        for (nanos, expected) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_100, "1.1\u{b5}s"),
+            (2_200_000, "2.2ms"),
+            (3_300_000_000, "3.3s"),
+            (245_001_000_000, "4m5.001s"),
+            (18_367_001_000_000, "5h6m7.001s"),
+            (480_000_000_001, "8m0.000000001s"),
+            (i64::MAX, "2562047h47m16.854775807s"),
+            (i64::MIN, "-2562047h47m16.854775808s"),
+        ] {
+            assert_eq!(go_duration(nanos), expected);
+        }
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/timestamps.textproto`.
+    #[test]
+    fn parts_of_timestamps_depend_on_the_zone() {
+        let at = "timestamp('2009-02-13T23:31:30Z')";
+        let rows = [
+            ("getDate()", "13"),
+            ("getDayOfMonth()", "12"),
+            ("getDayOfWeek()", "5"),
+            ("getDayOfYear()", "43"),
+            ("getMonth()", "1"),
+            ("getDate('Australia/Sydney')", "14"),
+            ("getDayOfMonth('US/Central')", "12"),
+            ("getDayOfMonth('+11:00')", "13"),
+            ("getFullYear('-09:30')", "2009"),
+            ("getHours('02:00')", "1"),
+            ("getMinutes('Asia/Kathmandu')", "16"),
+            ("getSeconds('-00:00')", "30"),
+        ];
+        let rows = rows.map(|(part, expected)| (format!("{at}.{part}"), expected));
+        let rows: Vec<_> = rows.iter().map(|(expr, expected)| (expr.as_str(), *expected)).collect();
+        check_values(&rows);
+        check_values(&[
+            ("timestamp('2009-02-13T02:00:00Z').getDayOfMonth('-02:30')", "11"),
+            ("timestamp('2009-02-13T02:00:00Z').getDayOfMonth('America/St_Johns')", "11"),
+            ("timestamp('2009-02-13T23:31:20.123456789Z').getMilliseconds()", "123"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/timestamps.textproto`, with the
+    /// errors of cel-go's `common/types/err.go`.
+    #[test]
+    fn timestamps_and_durations_outside_of_their_range_are_errors() {
+        check_errors(&[
+            ("timestamp('0001-01-01T00:00:00Z') + duration('-1s')", "timestamp overflow"),
+            ("timestamp('9999-12-31T23:59:59Z') + duration('1s')", "timestamp overflow"),
+            ("timestamp('9999-12-31T23:59:59.999999999Z') + duration('1ns')", "timestamp overflow"),
+            (
+                "timestamp('9999-12-31T23:59:59Z') - timestamp('0001-01-01T00:00:00Z')",
+                "integer overflow",
+            ),
+            ("duration('9000000000s') + duration('9000000000s')", "integer overflow"),
+        ]);
+        for text in ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z"] {
+            let fits = parse_rfc3339(text).is_some_and(|at| in_range(at.seconds));
+            assert!(!fits, "{text}");
+        }
+    }
+
+    /// `time.Parse` with `time.RFC3339` of Go's `time/format_rfc3339.go`, and the formats
+    /// `date-time` and `date` of `k8s.io/kube-openapi/pkg/validation/strfmt`.
+    #[test]
+    fn timestamps_have_a_zone_and_valid_parts() {
+        for (text, expected) in [
+            ("2009-02-13T23:31:30Z", Some("2009-02-13T23:31:30Z")),
+            ("9999-12-31T23:59:59.999999999Z", Some("9999-12-31T23:59:59.999999999Z")),
+            ("2009-02-13T23:31:30.500+01:00", Some("2009-02-13T23:31:30.5+01:00")),
+            ("2024-02-29T00:00:00Z", Some("2024-02-29T00:00:00Z")),
+            ("2023-02-29T00:00:00Z", None),
+            ("2023-02-28T00:00:00", None),
+            ("2023-02-28 00:00:00Z", None),
+            ("2023-13-01T00:00:00Z", None),
+            ("2023-01-01T00:00:00ZZ", None),
+        ] {
+            assert_eq!(parse_rfc3339(text).as_ref().map(shown).as_deref(), expected, "{text}");
+        }
+        assert!(parse_lenient_datetime("2023-02-28T00:00:00").is_some());
+        assert_eq!(parse_date("1970-01-02").map(|at| at.seconds), Some(86400));
+        assert!(parse_date("1970-1-2").is_none() && parse_date("1970-01-02T").is_none());
+    }
+}

@@ -423,3 +423,63 @@ impl fmt::Display for Value<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/fields.textproto` and
+    /// `lists.textproto`; `dyn` mixes the types of keys, which Kubernetes forbids in literals.
+    #[test]
+    fn keys_and_indices_that_are_equal_numbers_are_the_same() {
+        check_values(&[
+            ("{0:1,2:2,5:3}[5]", "3"),
+            ("{true:5}[true]", "5"),
+            ("{dyn(1u): 'a', dyn(2): 'b', dyn(3u): 'c'}[dyn(3.0)]", "c"),
+            ("{dyn(1u): 'a', dyn(2): 'b', dyn(3u): 'c'}[dyn(2u)]", "b"),
+            ("{dyn(1u): 'a', dyn(2): 'b', dyn(3u): 'c'}[dyn(1)]", "a"),
+            ("[7, 8, 9][dyn(0.0)]", "7"),
+            ("[7, 8, 9][dyn(0u)]", "7"),
+            ("dyn({0:1,2:2,5:3}[1]) || true", "true"),
+        ]);
+        check_errors(&[
+            ("{dyn(1u): 'a', dyn(2): 'b', dyn(3u): 'c'}[dyn(3.1)]", "no such key"),
+            ("{0:1,2:2,5:3}[1]", "no such key"),
+            ("[1, 2, 3][3]", "index out of bounds: 3"),
+            ("dyn({0:1,2:2,5:3}[1]) && true", "no such key"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/string.textproto`, `lists.textproto`
+    /// and `conversions.textproto`.
+    #[test]
+    fn values_have_a_size_in_code_points_bytes_or_elements_and_a_type() {
+        for (value, size, name) in [
+            (Value::borrowed("πέντε"), 5, "string"),
+            (Value::borrowed(""), 0, "string"),
+            (Value::Bytes(b"abc".as_slice().into()), 3, "bytes"),
+            (Value::list(vec![Value::Int(1), Value::Int(2)]), 2, "list"),
+            (Value::Null, 1, "null_type"),
+            (Value::Uint(64), 1, "uint"),
+            (Value::Duration(1), 1, "google.protobuf.Duration"),
+            (Value::Type("int".into()), 1, "type"),
+        ] {
+            assert_eq!((value.size(), value.type_name()), (size, name), "{value}");
+        }
+        check_true(&["type({4: 16}) == map", "type(7) != type(7u)", "type(type) == type"]);
+    }
+
+    /// `Compare` of cel-go's `common/types/compare.go`.
+    #[test]
+    fn timestamps_are_ordered_regardless_of_their_zone() {
+        let at = |seconds, nanos, offset| Timestamp { seconds, nanos, offset };
+        for (one, other, expected) in [
+            (at(1, 0, 0), at(1, 0, 3600), Ordering::Equal),
+            (at(1, 1, 0), at(1, 0, 0), Ordering::Greater),
+            (at(0, 9, 0), at(1, 0, 0), Ordering::Less),
+        ] {
+            assert_eq!(one.order(&other), expected);
+        }
+    }
+}
