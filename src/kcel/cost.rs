@@ -408,3 +408,59 @@ fn is_bind(fold: &Comprehension) -> bool {
         && matches!(fold.condition.kind, Kind::Literal(Literal::Bool(false)))
         && fold.accumulator != ACCUMULATOR
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::Env;
+
+    struct Hints(&'static [(&'static str, u64)]);
+
+    /// An expression, the type of `input`, hints, and the minimum and maximum of the estimate.
+    type Row = (&'static str, Type, &'static [(&'static str, u64)], u64, u64);
+
+    impl SizeEstimator for Hints {
+        fn size(&self, path: &[String]) -> Option<Range> {
+            let path = path.join(".");
+            let (_, max) = self.0.iter().find(|(known, _)| *known == path)?;
+            Some(Range { min: 0, max: *max })
+        }
+    }
+
+    /// Rows of cel-go's `checker/cost_test.go`, with `PresenceTestHasCost(false)` as in
+    /// `pkg/cel/environment/base.go` of k8s.io/apiserver.
+    #[test]
+    fn costs_follow_from_the_expression_and_the_sizes_of_variables() {
+        let message = || Type::object("T", BTreeMap::from([("single_int32".into(), Type::Int)]));
+        let list = || Type::list(message());
+        let rows: &[Row] = &[
+            ("\"Hello World!\"", Type::Dyn, &[], 0, 0),
+            ("input", Type::list(Type::Int), &[], 1, 1),
+            ("input['key']", Type::map(Type::String, Type::String), &[], 2, 2),
+            ("input.single_int32", message(), &[], 2, 2),
+            ("has(input.single_int32)", message(), &[], 1, 1),
+            ("[1, 2, 3]", Type::Dyn, &[], 10, 10),
+            ("{\"a\": 1, \"b\": 2, \"c\": 3}", Type::Dyn, &[], 30, 30),
+            ("input.all(x, true)", list(), &[("input", 100)], 2, 302),
+            (
+                "input.all(x, x.all(y, true))",
+                Type::list(list()),
+                &[("input", 50), ("input.@items", 10)],
+                2,
+                1752,
+            ),
+            ("[1, 2, 3].all(x, true)", Type::Dyn, &[], 20, 20),
+            ("input.matches('[0-9]')", Type::String, &[("input", 500)], 3, 103),
+            ("'123'.matches('[0-9]')", Type::Dyn, &[], 2, 2),
+            ("input || input || input || input", Type::Bool, &[], 1, 4),
+            ("2 in [1, 2, 3]", Type::Dyn, &[], 13, 13),
+            ("true ? 1 : 2", Type::Dyn, &[], 0, 0),
+        ];
+        for (expr, of, hints, min, max) in rows {
+            let program = Env::new().variable("input", of.clone()).compile_any(expr).unwrap();
+            assert_eq!(program.estimate(&Hints(hints)), Range { min: *min, max: *max }, "{expr}");
+        }
+    }
+}

@@ -581,3 +581,6 @@ fn go_name(value: &Value<'_>) -> &'static str {
         Value::Host(_) | Value::Preserved(_) | Value::Object(_) => "ref.Val",
     }
 }
+
+#[cfg(test)]
+mod tests;

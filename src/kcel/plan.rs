@@ -264,3 +264,71 @@ fn keys(items: &[Value<'static>]) -> Option<BTreeSet<Key<'static>>> {
     }
     Some(set)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Env;
+    use crate::node::Node;
+    use crate::types::Type;
+
+    fn kind(expr: &str) -> Result<&'static str, String> {
+        let env = Env::new()
+            .variable("a", Type::Int)
+            .variable("list", Type::list(Type::Int))
+            .variable("map", Type::map(Type::String, Type::Int));
+        let parsed = crate::parser::parse(expr, false).unwrap();
+        let checked = crate::checker::check(&env, parsed).unwrap();
+        let node = super::plan(&checked).map_err(|error| {
+            assert!(error.instantiation, "{expr}");
+            error.to_string()
+        })?;
+        Ok(match node {
+            Node::Const(_) => "constant",
+            Node::Attr(_) => "attribute",
+            Node::Call(_) => "call",
+            Node::Member { .. } => "set membership",
+            Node::List { .. } => "list",
+            Node::Map { .. } => "map",
+            Node::Fold(_) => "fold",
+            _ => "other",
+        })
+    }
+
+    /// `decOptimize` and `decRegexOptimizer` of cel-go's `interpreter/decorators.go`, and the
+    /// planner's attributes in `interpreter/planner.go`.
+    #[test]
+    fn literals_conversions_and_sets_of_constants_are_evaluated_in_advance() {
+        for (expr, expected) in [
+            ("1", "constant"),
+            ("[1, 2, 3]", "constant"),
+            ("{'a': 1}", "constant"),
+            ("[1, a]", "list"),
+            ("{'a': a}", "map"),
+            ("int('5')", "constant"),
+            ("duration('1h')", "constant"),
+            ("int", "constant"),
+            ("1 + 1", "call"),
+            ("a in [1, 2, 3]", "set membership"),
+            ("a in list", "call"),
+            ("map.b", "attribute"),
+            ("list[0]", "attribute"),
+            ("a > 0 ? 1 : 2", "attribute"),
+            ("list.all(x, x > 0)", "fold"),
+        ] {
+            assert_eq!(kind(expr), Ok(expected), "{expr}");
+        }
+    }
+
+    /// `decOptimize` of cel-go's `interpreter/decorators.go` returns the errors of constants, and
+    /// `FindRegexOptimization` of `pkg/cel/library/regex.go` in k8s.io/apiserver those of patterns.
+    #[test]
+    fn constants_that_cannot_be_evaluated_are_errors_of_the_program() {
+        for (expr, expected) in [
+            ("int('x')", "type conversion error from 'string' to 'int'"),
+            ("uint(-1)", "unsigned integer overflow"),
+            ("'a'.find('(')", "error parsing regexp: missing closing ): `(`"),
+        ] {
+            assert_eq!(kind(expr), Err(expected.to_owned()), "{expr}");
+        }
+    }
+}

@@ -121,3 +121,59 @@ impl Program {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Env, Type, Value, Variables};
+
+    fn env() -> Env {
+        Env::new()
+            .variable("a", Type::map(Type::String, Type::map(Type::String, Type::Int)))
+            .variable("list", Type::list(Type::Int))
+    }
+
+    /// `CostTracker` of cel-go's `interpreter/runtimecost.go`.
+    #[test]
+    fn evaluations_that_cost_more_than_the_budget_are_cancelled() {
+        let variables = Variables(vec![("list", Value::list(vec![Value::Int(1)]))]);
+        for (expr, budget, expected, rest) in [
+            ("1 + 1", 1, Ok("2"), 0),
+            ("1 + 1", 10, Ok("2"), 9),
+            ("1 + 1", 0, Err("operation cancelled: actual cost limit exceeded"), 0),
+            (
+                "list.size() == 1 && list[0] == 1",
+                2,
+                Err("operation cancelled: actual cost limit exceeded"),
+                0,
+            ),
+        ] {
+            let mut left = budget;
+            let result = env().compile_any(expr).unwrap().eval(&variables, &mut left);
+            let got = result.map(|v| v.to_string()).map_err(|error| error.to_string());
+            assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{expr}");
+            assert_eq!(left, rest, "{expr}");
+        }
+    }
+
+    /// `validateEmailUsage` and `isClaimsSelected` of `pkg/apis/apiserver/validation/validation.go`
+    /// in k8s.io/apiserver ask which variables and fields an expression selects.
+    #[test]
+    fn a_program_tells_its_variables_and_selections() {
+        for (expr, variable, field, uses, selects) in [
+            ("a.b.c == 1", "a", "b", true, true),
+            ("has(a.b)", "a", "b", true, true),
+            ("a.?b.hasValue()", "a", "b", true, true),
+            ("a['b'].c == 1", "a", "b", true, false),
+            ("a.c.b == 1", "a", "b", true, false),
+            ("list.all(a, a == 1)", "a", "b", false, false),
+            ("list.all(x, x == 1)", "list", "b", true, false),
+        ] {
+            let program = env().compile_any(expr).unwrap();
+            assert_eq!(
+                (program.uses(variable), program.selects(variable, field)),
+                (uses, selects),
+                "{expr}"
+            );
+        }
+    }
+}

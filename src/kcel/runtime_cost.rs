@@ -250,3 +250,51 @@ fn allocating(factor: f64, size: u64) -> u64 {
     let cost = (size as f64 * factor) as u64;
     cost.saturating_add(1 + LIST_COST)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::check_costs;
+
+    /// Rows of cel-go's `interpreter/runtimecost_test.go`.
+    #[test]
+    fn operators_cost_one_and_texts_by_their_size() {
+        check_costs(&[
+            ("\"Hello World!\"", 0),
+            ("i", 1),
+            ("mss['a']", 2),
+            ("ls[0]", 2),
+            ("mss['a' + '']", 3),
+            ("li[3-3]", 3),
+            ("1 < 2", 1),
+            ("size(\"123\")", 1),
+            ("'12345678901234567890' == '123456789012345678901234567890'", 2),
+            ("'123'.matches('[0-9]')", 2),
+            ("true ? false : 1 > 3", 0),
+            ("false ? false : 1 > 3", 1),
+            ("(1 > 2 ? 5 : 3) > 1", 2),
+            ("(1 > 2 || 2 > 1) == true", 3),
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/cost_test.go` in k8s.io/apiserver.
+    #[test]
+    fn functions_of_kubernetes_have_their_own_costs() {
+        check_costs(&[
+            ("'ABCDEFGHIJ abcdefghij'.lowerAscii()", 3),
+            ("'ABCDEFGHIJ abcdefghij'.lowerAscii() == 'abcdefghij ABCDEFGHIJ'.lowerAscii()", 9),
+            ("'abc 123 def 123'.replace('123', '456', 1)", 3),
+            ("'abc 123 def 123'.split(' ')", 3),
+            ("'  abc 123 def 123  '.trim()", 2),
+            ("'abc 123 def 123'.find('123')", 2),
+            ("url('https:://kubernetes.io/').getScheme()", 4),
+            ("url('https:://kubernetes.io/') == url('https:://kubernetes.io/')", 7),
+            ("ip('2001:db8:3333:4444:5555:6666:7777:8888').family()", 5),
+            ("ip('192.168.0.1') == ip('192.168.0.1')", 5),
+            ("cidr('192.168.0.0/16').containsCIDR(cidr('192.0.0.0/30'))", 7),
+            ("cidr('192.168.0.0/16').containsIP(ip('192.0.0.1'))", 4),
+            ("cidr('2001:db8::/32').containsIP('2001:db8::1')", 5),
+            ("quantity('12Mi')", 1),
+            ("authorizer.path('/healthz').check('get').allowed()", 350_003),
+        ]);
+    }
+}

@@ -313,3 +313,66 @@ fn replaced(text: Range, old: Range, new: Range) -> Range {
     }
     count.multiply(new).add(kept)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::check_estimates;
+
+    /// Rows of `pkg/cel/library/cost_test.go` in k8s.io/apiserver.
+    #[test]
+    fn functions_of_lists_cost_a_comparison_for_each_element() {
+        let strings = "['012345678901', '012345678901', '012345678901', '012345678901', \
+                       '012345678901']";
+        let uints = "[uint(1), uint(2), uint(3), uint(4), uint(5)]";
+        check_estimates(&[
+            ("[1, 2, 3, 4, 5].sum()", 15, 15),
+            (&format!("{uints}.sum()"), 20, 20),
+            ("[1.0, 2.0, 3.0, 4.0, 5.0].isSorted()", 15, 15),
+            (&format!("{strings}.max()"), 15, 25),
+            ("[1, 2, 3, 4, 5].indexOf(3)", 15, 15),
+            (&format!("{uints}.lastIndexOf(uint(3))"), 21, 21),
+            (&format!("{strings}.includes('x')"), 15, 25),
+            ("'01234567890123456789012345678901234567890123456789'.indexOf('123')", 5, 5),
+            ("'01234567890123456789012345678901234567890123456789'.includes('123')", 50, 50),
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/cost_test.go` in k8s.io/apiserver.
+    #[test]
+    fn functions_of_strings_cost_a_traversal() {
+        check_estimates(&[
+            ("'ABCDEFGHIJ abcdefghij'.lowerAscii()", 3, 3),
+            ("'ABCDEFGHIJ abcdefghij'.lowerAscii() == 'abcdefghij ABCDEFGHIJ'.lowerAscii()", 7, 9),
+            ("strings.quote('ABCDEFGHIJ abcdefghij')", 3, 3),
+            (
+                "strings.quote('ABCDEFGHIJ abcdefghij') == strings.quote('ABCDEFGHIJ abcdefghij')",
+                7,
+                11,
+            ),
+            ("'abc 123 def 123'.replace('', 'x')", 3, 3),
+            ("'abc 123 def 123'.split(' ', 1)", 3, 3),
+            ("'abc 123 def 123'.substring(5, 8)", 2, 2),
+            ("['aa', 'bb', 'cc', 'd', 'e', 'f', 'g', 'h', 'i', 'j'].join(' ')", 11, 23),
+            ("'abc 123 def 123'.findAll('123', 1)", 2, 2),
+            ("jsonpatch.escapeKey('abc/def~ abc/def~')", 2, 2),
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/cost_test.go` in k8s.io/apiserver.
+    #[test]
+    fn functions_of_libraries_cost_by_the_text_they_parse() {
+        check_estimates(&[
+            ("url('https:://kubernetes.io/').getScheme()", 4, 4),
+            ("url('https:://kubernetes.io/') == url('http://x.b')", 5, 5),
+            ("ip('192.168.0.1').family()", 3, 3),
+            ("ip('2001:db8:3333:4444:5555:6666:7777:8888')", 4, 4),
+            ("ip.isCanonical('2001:db8::abcd')", 3, 3),
+            ("cidr('192.168.0.0/16').containsCIDR(cidr('192.0.0.0/30'))", 7, 11),
+            ("cidr('192.168.0.0/16').containsIP('192.169.0.1')", 5, 8),
+            ("cidr('2001:db8::/32') == cidr('2001:db8::/32')", 5, 5),
+            ("quantity('12Mi')", 1, 1),
+            ("authorizer.path('/healthz')", 2, 2),
+            ("authorizer.path('/healthz').check('get').allowed()", 350_003, 350_003),
+        ]);
+    }
+}
