@@ -155,3 +155,48 @@ fn list<'s, 'a>(value: &'s Value<'a>) -> Result<&'s crate::value::List<'a>> {
         _ => Err(Error::no_overload()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::check_errors;
+
+    /// Rows of cel-go's `ext/strings_test.go`, whose calls are not type-checked; here, `dyn` defers
+    /// the check to the evaluation.
+    #[test]
+    fn calls_without_a_fitting_overload_are_errors() {
+        check_errors(&[
+            ("dyn(42).charAt(2) == ''", "no such overload"),
+            ("'hello'.charAt(dyn(true)) == ''", "no such overload"),
+            ("dyn(24).indexOf(dyn('2')) == 0", "no such overload"),
+            ("'42'.indexOf('4', dyn('0')) == 0", "no such overload"),
+            ("dyn(42).split('2') == ['4']", "no such overload"),
+            ("'42'.replace(dyn(2), '1') == '41'", "no such overload"),
+            ("'42'.split('2', dyn('1')) == ['4']", "no such overload"),
+            ("'tacocat'.substring(0, dyn(false)) == ''", "no such overload"),
+            ("dyn({}).flatten()", "no such overload"),
+            ("dyn(1) - dyn('a')", "no such overload"),
+            ("-dyn('a')", "no such overload"),
+        ]);
+    }
+
+    /// `Type.IsAssignableRuntimeType` of cel-go's `common/types/types.go` looks at the first
+    /// element of a list or map.
+    #[test]
+    fn the_first_element_determines_whether_a_list_has_a_type() {
+        let list = |items: Vec<Value<'static>>| Value::list(items);
+        let of = |text: &str| Type::parse(text).unwrap();
+        for (text, value, expected) in [
+            ("list(int)", list(vec![]), true),
+            ("list(int)", list(vec![Value::Int(1), Value::text("a")]), true),
+            ("list(int)", list(vec![Value::text("a")]), false),
+            ("list(dyn)", list(vec![Value::text("a")]), true),
+            ("int", Value::Uint(1), false),
+            ("optional_type(int)", Value::Optional(None), true),
+            ("timestamp", Value::Duration(1), false),
+            ("A", Value::Null, true),
+        ] {
+            assert_eq!(holds(&of(text), &value), expected, "{text} {value}");
+        }
+    }
+}

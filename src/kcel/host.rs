@@ -97,3 +97,54 @@ impl fmt::Display for Host {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::check_values;
+
+    /// Rows of `pkg/cel/library/ip_test.go` and `cidr_test.go`, and the types of
+    /// `pkg/cel/{quantity,semver,url}.go` in k8s.io/apiserver.
+    #[test]
+    fn values_of_libraries_have_types_and_some_have_texts() {
+        check_values(&[
+            ("string(ip('192.168.0.1'))", "192.168.0.1"),
+            ("string(cidr('192.168.0.0/24'))", "192.168.0.0/24"),
+            ("type(ip('192.168.0.1'))", "net.IP"),
+            ("type(cidr('192.168.0.0/24'))", "net.CIDR"),
+            ("type(url('/a'))", "kubernetes.URL"),
+            ("type(quantity('1'))", "kubernetes.Quantity"),
+            ("type(semver('1.0.0'))", "kubernetes.Semver"),
+        ]);
+    }
+
+    /// `Equal` of `pkg/cel/{ip,cidr,url,quantity,semver}.go` in k8s.io/apiserver.
+    #[test]
+    fn values_of_one_library_are_equal_by_value() {
+        check_values(&[
+            ("ip('2001:db8::1') == ip('2001:0db8::1')", "true"),
+            ("cidr('10.0.0.0/8') == cidr('10.0.0.0/9')", "false"),
+            ("quantity('1') == quantity('1000m')", "true"),
+            ("semver('1.0.0+a') == semver('1.0.0+b')", "true"),
+            ("url('/a') == url('/b')", "false"),
+        ]);
+        let ip = Host(Kind::Ip(IpAddr::from([127, 0, 0, 1])));
+        let cidr = Host(Kind::Cidr(IpAddr::from([127, 0, 0, 0]), 8));
+        assert!(ip.equal(&cidr).is_err());
+    }
+
+    /// `IP.Size` and `CIDR.Size` of `pkg/cel/ip.go` and `cidr.go` in k8s.io/apiserver.
+    #[test]
+    fn addresses_and_prefixes_have_a_size_in_bytes() {
+        let (v4, v6) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([0u16; 8]));
+        for (kind, expected) in [
+            (Kind::Ip(v4), 4),
+            (Kind::Ip(v6), 16),
+            (Kind::Cidr(v4, 24), 3),
+            (Kind::Cidr(v4, 25), 4),
+            (Kind::Cidr(v6, 32), 4),
+        ] {
+            assert_eq!(Host(kind.clone()).size(), expected, "{kind:?}");
+        }
+    }
+}

@@ -374,3 +374,108 @@ fn map_text(map: &Map<'_>) -> std::result::Result<String, FormatError> {
         parts.into_iter().map(|(name, value)| format!("{name}:{value}")).collect();
     Ok(format!("{{{}}}", parts.join(", ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_values};
+
+    /// Rows of cel-go's `ext/formatting_test.go`.
+    #[test]
+    fn clauses_format_numbers_texts_and_bytes() {
+        check_values(&[
+            ("'no substitution'.format([])", "no substitution"),
+            ("'%% and also %%'.format([])", "% and also %"),
+            ("'%%%s%%'.format(['text'])", "%text%"),
+            ("'%d %d %d, %s %s %s'.format([1, 2, 3, 'A', 'B', 'C'])", "1 2 3, A B C"),
+            ("'%.3f'.format([1.2345])", "1.234"),
+            ("'this is -5 in binary: %b'.format([-5])", "this is -5 in binary: -101"),
+            ("'bit set from bool: %b'.format([true])", "bit set from bool: 1"),
+            ("'%o'.format([-11])", "-13"),
+            ("'%X is 6000 in hexadecimal'.format([uint(6000)])", "1770 is 6000 in hexadecimal"),
+            ("'%x'.format(['Hello world!'])", "48656c6c6f20776f726c6421"),
+            (r"'%x'.format([b'\x00\x00byte string\x00'])", "00006279746520737472696e6700"),
+            ("'%f'.format([2.71828])", "2.718280"),
+            ("'%f'.format(['-Infinity'])", "-∞"),
+        ]);
+    }
+
+    /// Rows of cel-go's `ext/formatting_test.go`.
+    #[test]
+    fn the_clause_for_strings_formats_all_values_of_the_language() {
+        check_values(&[
+            ("'%s'.format([2.71])", "2.71"),
+            ("'%s'.format([[2.71]])", "[2.710000]"),
+            ("'%s'.format([0.000000002])", "2e-09"),
+            ("'%s'.format([double('-Inf')])", "-Inf"),
+            ("'null: %s'.format([null])", "null: null"),
+            ("'type is %s'.format([type('test string')])", "type is string"),
+            ("'%s'.format([timestamp('2023-02-03T23:31:20+00:00')])", "2023-02-03T23:31:20Z"),
+            ("'%s'.format([duration('1h45m47s')])", "6347s"),
+            ("'%s'.format([duration('2ns')])", "0.000000002s"),
+            (
+                "'%s'.format([['abc', 3.14, null, [9, 8], timestamp('2023-02-03T23:31:20Z')]])",
+                r#"["abc", 3.140000, null, [9, 8], timestamp("2023-02-03T23:31:20Z")]"#,
+            ),
+            (
+                "'%s'.format([{'key1': b'xyz', 'key2': duration('2h'), 'key3': 2.71828}])",
+                r#"{"key1":b"xyz", "key2":duration("7200s"), "key3":2.718280}"#,
+            ),
+            (
+                "'map: %s'.format([{1: 'value1', uint(2): 'value2', true: double('NaN')}])",
+                r#"map: {1:"value1", 2:"value2", true:"NaN"}"#,
+            ),
+        ]);
+    }
+
+    /// Rows of cel-go's `ext/formatting_test.go`: constant patterns are checked at compile time,
+    /// others when they are evaluated.
+    #[test]
+    fn unfit_arguments_and_invalid_clauses_are_errors() {
+        for (pattern, args, expected) in [
+            ("%a", "1", "could not parse formatting clause: unrecognized formatting clause \"a\""),
+            ("%d %d %d", "0, 1", "index 2 out of range"),
+            (
+                "%b",
+                "'abc'",
+                "error during formatting: only integers and bools can be formatted as binary, was \
+                 given string",
+            ),
+            (
+                "%d",
+                "duration('30m2s')",
+                "error during formatting: decimal clause can only be used on integers, was given \
+                 google.protobuf.Duration",
+            ),
+            (
+                "%x",
+                "0.5",
+                "error during formatting: only integers, byte buffers, and strings can be \
+                 formatted as hex, was given double",
+            ),
+            (
+                "%e",
+                "null",
+                "error during formatting: scientific clause can only be used on doubles, was given \
+                 null_type",
+            ),
+            ("%s %s", "'abc'", "index 1 out of range"),
+            (
+                "%.34",
+                "5.0",
+                "could not parse formatting clause: error while parsing precision: could not find \
+                 end of precision specifier",
+            ),
+        ] {
+            let constant = format!("'{pattern}'.format([{args}])");
+            let computed = format!("('{pattern}' + '').format([{args}])");
+            check_errors(&[(&constant, expected), (&computed, expected)]);
+        }
+        check_errors(&[
+            (
+                "'%s %s'.format(['abc', 'def', 'ghi'])",
+                "too many arguments supplied to string.format (expected 2, got 3)",
+            ),
+            ("'filler %'.format([])", "unexpected end of string"),
+        ]);
+    }
+}

@@ -445,3 +445,96 @@ fn decision<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
         _ => Value::text(decision.error.as_deref().unwrap_or_default()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of `pkg/cel/library/ip_test.go` in k8s.io/apiserver.
+    #[test]
+    fn addresses_are_classified_as_in_go() {
+        check_values(&[
+            ("isIP('192.168.0.1.0')", "false"),
+            ("ip.isCanonical('127.0.0.1')", "true"),
+            ("ip('192.168.0.1').family()", "4"),
+            ("ip('0.0.0.0').isUnspecified()", "true"),
+            ("ip('127.0.0.1').isLoopback()", "true"),
+            ("ip('224.0.0.1').isLinkLocalMulticast()", "true"),
+            ("ip('224.0.1.1').isLinkLocalMulticast()", "false"),
+            ("ip('169.254.169.254').isLinkLocalUnicast()", "true"),
+            ("ip('192.168.0.1').isGlobalUnicast()", "true"),
+            ("ip('255.255.255.255').isGlobalUnicast()", "false"),
+            ("ip.isCanonical('2001:DB8::68')", "false"),
+            ("ip('ff02::1').isLinkLocalMulticast()", "true"),
+            ("ip('fe80::1').isLinkLocalUnicast()", "true"),
+            ("ip('ff00::1').isGlobalUnicast()", "false"),
+        ]);
+        check_errors(&[
+            (
+                "ip('192.168.0.1.0')",
+                "IP Address \"192.168.0.1.0\" parse error during conversion from string: \
+                 ParseAddr(\"192.168.0.1.0\"): IPv4 address too long",
+            ),
+            (
+                "isIP(cidr('192.168.0.0/24'))",
+                "found no matching overload for 'isIP' applied to '(net.CIDR)'",
+            ),
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/cidr_test.go` in k8s.io/apiserver.
+    #[test]
+    fn networks_contain_addresses_and_smaller_networks() {
+        check_values(&[
+            ("cidr('192.168.0.0/24').containsIP(ip('192.168.0.1'))", "true"),
+            ("cidr('192.168.0.0/24').containsIP('192.168.1.1')", "false"),
+            ("cidr('192.168.0.0/24').containsCIDR(cidr('192.168.0.1/32'))", "true"),
+            ("cidr('192.168.0.0/24').containsCIDR('192.168.0.0/23')", "false"),
+            ("cidr('192.168.0.1/24').masked()", "192.168.0.0/24"),
+            ("cidr('192.168.0.0/24').prefixLength()", "24"),
+            ("cidr('2001:db8::/32').containsIP('2001:dc8::1')", "false"),
+            ("cidr('2001:db8::/32').containsCIDR('2001:db8::/33')", "true"),
+            ("cidr('2001:db8:1::/32').masked()", "2001:db8::/32"),
+            ("cidr('2001:db8::/32').ip()", "2001:db8::"),
+        ]);
+        check_errors(&[(
+            "cidr('192.168.0.0/')",
+            "network address parse error during conversion from string: network address parse \
+             error during conversion from string: netip.ParsePrefix(\"192.168.0.0/\"): bad bits \
+             after slash: \"\"",
+        )]);
+    }
+
+    /// Rows of `pkg/cel/library/format_test.go` in k8s.io/apiserver.
+    #[test]
+    fn named_formats_return_errors_or_nothing() {
+        check_true(&[
+            "!format.dns1123Label().validate('my-label-name').hasValue()",
+            "!format.qualifiedName().validate('apiextensions.k8s.io/v1beta1').hasValue()",
+            "!format.dns1123SubdomainPrefix().validate('mysubdomain.prefix.-').hasValue()",
+            "!format.uri().validate('http://example.com').hasValue()",
+            "!format.uuid().validate('123e4567-e89b-12d3-a456-426614174000').hasValue()",
+            "!format.byte().validate('aGVsbG8=').hasValue()",
+            "!format.datetime().validate('2021-01-01T00:00:00Z').hasValue()",
+            "format.dns1035Label().validate('contains a space').value()[0] \
+             .startsWith('a DNS-1035 label must consist of lower case alphanumeric characters')",
+        ]);
+    }
+
+    /// The examples of `pkg/cel/library/authz.go` in k8s.io/apiserver.
+    #[test]
+    fn queries_of_the_authorizer_need_names() {
+        check_errors(&[
+            ("authorizer.path('  ')", "path must not be empty"),
+            ("authorizer.group('apps').resource('  ')", "resource must not be empty"),
+            (
+                "authorizer.serviceAccount('not@a#valid!namespace', 'validname')",
+                "Invalid service account namespace",
+            ),
+            (
+                "authorizer.serviceAccount('default', 'invalid@*name')",
+                "Invalid service account name",
+            ),
+        ]);
+    }
+}

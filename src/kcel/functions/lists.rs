@@ -289,3 +289,78 @@ fn intersects<'a>(one: &List<'_>, other: &List<'_>) -> Result<Value<'a>> {
     }
     Ok(Value::Bool(false))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of cel-go's `ext/lists_test.go`; `dyn` mixes the types of elements, which Kubernetes
+    /// forbids in literals.
+    #[test]
+    fn lists_are_sliced_flattened_sorted_and_reversed() {
+        check_true(&[
+            "lists.range(4) == [0,1,2,3]",
+            "lists.range(0) == []",
+            "[5,1,2,3].reverse() == [3,2,1,5]",
+            "[1,2,3,4].slice(1, 3) == [2, 3]",
+            "[1,2,3,4].slice(4, 4) == []",
+            "[dyn(1),dyn([2,3])].flatten() == [1,2,3]",
+            "[dyn(1),dyn([dyn(2),dyn([3,4])])].flatten(2) == [1,2,3,4]",
+            "['d', 'a', 'b', 'c'].sort() == ['a', 'b', 'c', 'd']",
+            "[-3, 1, -5, -2, 4].sortBy(e, -(e * e)) == [-5, 4, -3, -2, 1]",
+            "lists.range(3).sortBy(e, -e) == [2, 1, 0]",
+            "[-2, 5, -2, 1, 1, 5, -2, 1].distinct() == [-2, 5, 1]",
+            "[dyn(1), dyn(1.0), dyn(2)].distinct() == [1, 2]",
+            "[[1], [1], [2]].distinct() == [[1], [2]]",
+        ]);
+        check_errors(&[
+            (
+                "[1,2,3,4].slice(3, 0)",
+                "cannot slice(3, 0), start index must be less than or equal to end index",
+            ),
+            ("[1,2,3,4].slice(0, 10)", "cannot slice(0, 10), list is length 4"),
+            ("[1,2,3,4].slice(-5, 10)", "cannot slice(-5, 10), negative indexes not supported"),
+            ("[].flatten(-1)", "level must be non-negative"),
+            ("[dyn('d'), dyn(3)].sort()", "list elements must have the same type"),
+        ]);
+    }
+
+    /// Rows of cel-go's `ext/sets_test.go`.
+    #[test]
+    fn sets_are_compared_by_value_without_order_and_repetition() {
+        check_true(&[
+            "sets.contains([], [])",
+            "sets.contains([1], [1, 1])",
+            "sets.contains([dyn(1), dyn(2u)], [dyn(2), dyn(2.0)])",
+            "!sets.contains([1], [1, 2])",
+            "sets.equivalent([1, 1], [1])",
+            "sets.equivalent([dyn(1), dyn(2), dyn(3)], [dyn(3u), dyn(2.0), dyn(1)])",
+            "!sets.equivalent([2, 1], [1])",
+            "sets.intersects([1], [1, 2])",
+            "!sets.intersects([], [])",
+            "!sets.intersects([dyn(1)], [dyn(1.1), dyn(2u)])",
+        ]);
+    }
+
+    /// The examples of `pkg/cel/library/lists.go` in k8s.io/apiserver.
+    #[test]
+    fn lists_have_a_sum_extremes_and_positions_of_elements() {
+        check_values(&[
+            ("[1, 2, 3].isSorted()", "true"),
+            ("['a', 'b', 'b', 'c'].isSorted()", "true"),
+            ("[2.0, 1.0].isSorted()", "false"),
+            ("[].isSorted()", "true"),
+            ("[1, 3].sum()", "4"),
+            ("[duration('1m'), duration('1s')].sum()", "1m1s"),
+            ("[].sum()", "0"),
+            ("[1, 3].min()", "1"),
+            ("[1, 3].max()", "3"),
+            ("[1, 2, 2, 3].indexOf(2)", "1"),
+            ("['a', 'b', 'b', 'c'].lastIndexOf('b')", "2"),
+            ("[1.0].indexOf(1.1)", "-1"),
+            ("[1, 2, 3].includes(2)", "true"),
+            ("'model-a'.includes('model-b')", "false"),
+        ]);
+        check_errors(&[("[].min()", "min called on empty list")]);
+    }
+}

@@ -157,3 +157,81 @@ impl PatternError {
         Self { reason }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::functions::pattern;
+
+    /// Rows of `invalidRegexps` in Go's `regexp/syntax/parse_test.go`.
+    #[test]
+    fn invalid_patterns_are_errors() {
+        for text in [
+            "(",
+            ")",
+            "(a",
+            "a)",
+            "(a|b|",
+            "[a-z",
+            "([a-z)",
+            "[a-z)",
+            "x{1001}",
+            "x{9876543210}",
+            "x{2,1}",
+            "x{1,9876543210}",
+            "(?P<name>a",
+            "(?P<name",
+            "(?P<x y>a)",
+            "(?P<>a)",
+            "(?<name>a",
+            "(?<x y>a)",
+            "[a-Z]",
+            "(?i)[a-Z]",
+            r"\Q\E*",
+            "a{100000}",
+            "a{100000,}",
+        ] {
+            assert!(pattern(text).is_err(), "{text}");
+        }
+    }
+
+    /// Rows of `badRe` in Go's `regexp/all_test.go`.
+    #[test]
+    fn errors_of_patterns_have_the_text_of_go() {
+        for (text, expected) in [
+            ("*", "missing argument to repetition operator: `*`"),
+            ("+", "missing argument to repetition operator: `+`"),
+            ("?", "missing argument to repetition operator: `?`"),
+            ("(abc", "missing closing ): `(abc`"),
+            ("abc)", "unexpected ): `abc)`"),
+            ("x[a-z", "missing closing ]: `[a-z`"),
+        ] {
+            let error = pattern(text).unwrap_err().to_string();
+            assert_eq!(error, format!("error parsing regexp: {expected}"));
+        }
+    }
+
+    /// The classes and escapes of Go's `regexp/syntax/doc.go`.
+    #[test]
+    fn classes_of_letters_and_digits_are_ascii_and_quotes_are_literal() {
+        for (text, subject, expected) in [
+            (r"^\d$", "5", true),
+            (r"^\d$", "٣", false),
+            (r"^\w$", "é", false),
+            (r"^\W$", "é", true),
+            (r"^[\d]$", "٣", false),
+            (r"^\s$", "\t", true),
+            (r"^\s$", "\u{b}", false),
+            (r"^\s$", "\u{a0}", false),
+            (r"^[[:alpha:]]+$", "abc", true),
+            (r"^[]a]+$", "]a", true),
+            (r"^[[]$", "[", true),
+            (r"^\Qa.b\E$", "a.b", true),
+            (r"^\Qa.b\E$", "axb", false),
+            (r"^\pL$", "é", true),
+            (r"^a.b$", "a\nb", false),
+            (r"(?s)^a.b\z", "a\nb", true),
+        ] {
+            assert_eq!(pattern(text).unwrap().is_match(subject), expected, "{text} {subject:?}");
+        }
+    }
+}

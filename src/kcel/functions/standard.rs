@@ -237,3 +237,71 @@ fn optional<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
 pub(super) fn count(value: &Value<'_>) -> Result<Option<usize>> {
     Ok(usize::try_from(int(value)?).ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/string.textproto`.
+    #[test]
+    fn strings_are_searched_and_measured_in_code_points() {
+        check_values(&[
+            ("size('ÿ')", "1"),
+            ("size('πέντε')", "5"),
+            ("size(b'abc')", "3"),
+            ("size({1: 'one', 2: 'two', 3: 'three'})", "3"),
+            ("''.startsWith('foo')", "false"),
+            ("'завтра'.startsWith('за')", "true"),
+            ("'forté'.endsWith('té')", "true"),
+            ("'abababc'.contains('ababc')", "true"),
+            ("'hello'.contains('ol')", "false"),
+            ("''.contains('')", "true"),
+            ("'¢' + 'ÿ' + 'Ȁ'", "¢ÿȀ"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/string.textproto`.
+    #[test]
+    fn a_pattern_matches_a_part_of_the_string() {
+        check_values(&[
+            ("'hubba'.matches('ubb')", "true"),
+            ("''.matches('foo|bar')", "false"),
+            ("'cows'.matches('')", "true"),
+            ("'grey'.matches('gr(a|e)y')", "true"),
+            ("'banana'.matches('ba(na)*')", "true"),
+            ("'mañana'.matches('a+ñ+a+')", "true"),
+            ("'🐱😀😀'.matches('(a|😀){2}')", "true"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/lists.textproto`.
+    #[test]
+    fn membership_compares_numbers_by_value() {
+        check_values(&[
+            ("7 in []", "false"),
+            ("'alpha' in ['alpha', 'beta', 'gamma']", "true"),
+            ("dyn(3.0) in [5, 4, 3, 2, 1]", "true"),
+            ("dyn(3u) in [5.0, 4.0, 3.0, 2.0, 1.0]", "true"),
+            ("'hawaiian' in ['meat', 'veggie', 'margarita', 'cheese']", "false"),
+            ("[0, 1, 2] + [3, 4, 5] == [0, 1, 2, 3, 4, 5]", "true"),
+        ]);
+    }
+
+    /// Rows of CEL's conformance tests, `tests/simple/testdata/optionals.textproto` and
+    /// `timestamps.textproto`.
+    #[test]
+    fn zero_values_are_no_optional_values_and_durations_have_whole_parts() {
+        check_true(&[
+            "optional.of(null).hasValue()",
+            "!optional.ofNonZeroValue(null).hasValue()",
+            "!optional.ofNonZeroValue(0.0).hasValue()",
+            "!optional.ofNonZeroValue('').hasValue()",
+            "!optional.ofNonZeroValue({}).hasValue()",
+            "optional.ofNonZeroValue(42).or(optional.of(20)).value() == 42",
+            "duration('10000s').getHours() == 2",
+            "duration('3730s').getMinutes() == 62",
+            "duration('3730s').getSeconds() == 3730",
+        ]);
+        check_errors(&[("optional.none().value()", "optional.none() dereference")]);
+    }
+}

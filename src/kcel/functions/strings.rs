@@ -239,3 +239,69 @@ fn find_all<'a>(call: &Call, args: &[Value<'a>]) -> Result<Value<'a>> {
     let found = regex.find_iter(subject).take(count);
     Ok(Value::list(found.map(|found| Value::text(found.as_str())).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true};
+
+    /// Rows of cel-go's `ext/strings_test.go`.
+    #[test]
+    fn positions_are_counted_in_code_points() {
+        check_true(&[
+            "'tacocat'.charAt(7) == ''",
+            "'©αT'.charAt(1) == 'α'",
+            "'tacocat'.indexOf('', 3) == 3",
+            "'ta©o©αT'.indexOf('©', 3) == 4",
+            "'hello wello'.indexOf('elbo room!!!') == -1",
+            "'tacocat'.indexOf('', 30) == 7",
+            "'tacocat'.lastIndexOf('') == 7",
+            "'ta©o©αT'.lastIndexOf('©', 3) == 2",
+            "'bananananana'.lastIndexOf('nana', 7) == 6",
+            "'tacocat'.lastIndexOf('a', 30) == -1",
+            "'ta©o©αT'.substring(2, 6) == '©o©α'",
+            "'tacocat'.substring(7) == ''",
+        ]);
+        check_errors(&[
+            ("'tacocat'.charAt(30) == ''", "index out of range: 30"),
+            ("'tacocat'.indexOf('', -1) == 0", "index out of range: -1"),
+            ("'tacocat'.lastIndexOf('a', -1) == -1", "index out of range: -1"),
+            ("'tacocat'.substring(1, 50) == 'cat'", "index out of range: 50"),
+            ("'tacocat'.substring(49, 50) == 'cat'", "index out of range: 49"),
+            ("'tacocat'.substring(4, 3) == ''", "invalid substring range. start: 4, end: 3"),
+        ]);
+    }
+
+    /// Rows of cel-go's `ext/strings_test.go`.
+    #[test]
+    fn strings_are_changed_split_joined_and_quoted() {
+        check_true(&[
+            "'TacoCÆt Xii'.lowerAscii() == 'tacocÆt xii'",
+            "'tacoCαt'.upperAscii() == 'TACOCαT'",
+            "'{0} days {0} hours'.replace('{0}', '2', 1).replace('{0}', '23') == '2 days 23 hours'",
+            "'hello hello'.replace('', '_') == '_h_e_l_l_o_ _h_e_l_l_o_'",
+            "'hello world events!'.split(' ', 0) == []",
+            "'hello world events!'.split(' ', 1) == ['hello world events!']",
+            "'o©o©o©o'.split('©', -1) == ['o', 'o', 'o', 'o']",
+            r"' \f\n\r\t\vtext  '.trim() == 'text'",
+            r"'\u0085\u00a0\u1680text'.trim() == 'text'",
+            r"'\u180etext\u200b'.trim() == '\u180etext\u200b'",
+            "['x', 'y'].join('-') == 'x-y'",
+            "[].join('-') == ''",
+            r#"strings.quote('mid string " quote') == '"mid string \\" quote"'"#,
+            r#"strings.quote("bell\a") == "\"bell\\a\"""#,
+        ]);
+    }
+
+    /// The examples of `pkg/cel/library/regex.go` and `jsonpatch.go` in k8s.io/apiserver.
+    #[test]
+    fn matches_of_a_pattern_are_found_up_to_a_limit() {
+        check_true(&[
+            "'abc 123'.find('[0-9]+') == '123'",
+            "'abc 123'.find('xyz') == ''",
+            "'123 abc 456'.findAll('[0-9]+') == ['123', '456']",
+            "'123 abc 456'.findAll('[0-9]+', 1) == ['123']",
+            "'123 abc 456'.findAll('xyz') == []",
+            "jsonpatch.escapeKey('k8s.io/my~label') == 'k8s.io~1my~0label'",
+        ]);
+    }
+}

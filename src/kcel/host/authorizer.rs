@@ -81,3 +81,78 @@ impl fmt::Debug for AuthorizerQuery {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{Env, Host, Type, Value, Variables};
+
+    /// Allows nothing; the reason shows the check.
+    struct Echo;
+
+    impl Authorize for Echo {
+        fn authorize(&self, check: &Check) -> Decision {
+            let Check { verb, group, resource, subresource, namespace, name, .. } = check;
+            let account = check
+                .service_account
+                .as_ref()
+                .map(|(namespace, name)| format!("{namespace}:{name} "));
+            let account = account.unwrap_or_default();
+            let reason = match &check.path {
+                Some(path) => format!("{account}{verb} {path}"),
+                None => {
+                    format!("{account}{verb} {group}/{resource}/{subresource} {namespace}/{name}")
+                }
+            };
+            Decision { reason, ..Decision::default() }
+        }
+    }
+
+    /// The examples of `pkg/cel/library/authz.go` in k8s.io/apiserver.
+    #[test]
+    fn calls_build_up_a_check() {
+        let of = Type::object("kubernetes.authorization.Authorizer", BTreeMap::new());
+        let env = Env::new().variable("authorizer", of);
+        let authorizer = Value::Host(Host::authorizer(Arc::new(Echo)));
+        let variables = Variables(vec![("authorizer", authorizer)]);
+        for (query, expected) in [
+            ("path('/healthz').check('get')", "get /healthz"),
+            (
+                "group('').resource('pods').namespace('default').check('create')",
+                "create /pods/ default/",
+            ),
+            (
+                "group('apps').resource('deployments').namespace('test').name('backend')\
+                 .check('update')",
+                "update apps/deployments/ test/backend",
+            ),
+            (
+                "group('apps').resource('deployments').subresource('scale').check('get')",
+                "get apps/deployments/scale /",
+            ),
+            (
+                "serviceAccount('default', 'myserviceaccount').path('/x').check('get')",
+                "default:myserviceaccount get /x",
+            ),
+        ] {
+            let program = env.compile_any(&format!("authorizer.{query}.reason()")).unwrap();
+            let reason = program.eval(&variables, &mut 1_000_000).unwrap();
+            assert_eq!(reason.to_string(), expected, "{query}");
+        }
+    }
+
+    /// The type names of `pkg/cel/library/authz.go` in k8s.io/apiserver.
+    #[test]
+    fn the_calls_so_far_determine_the_type() {
+        for (stage, expected) in [
+            (Stage::Authorizer, "kubernetes.authorization.Authorizer"),
+            (Stage::Path, "kubernetes.authorization.PathCheck"),
+            (Stage::Group, "kubernetes.authorization.GroupCheck"),
+            (Stage::Resource, "kubernetes.authorization.ResourceCheck"),
+        ] {
+            assert_eq!(stage.type_name(), expected);
+        }
+    }
+}

@@ -194,3 +194,57 @@ fn decimal(whole: &str, fraction: &str, binary: bool, exponent: i32) -> i128 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of `pkg/cel/library/quantity_test.go` in k8s.io/apiserver.
+    #[test]
+    fn quantities_have_one_decimal_or_binary_suffix() {
+        check_values(&[
+            ("isQuantity('20')", "true"),
+            ("isQuantity('20M')", "true"),
+            ("isQuantity('20Mi')", "true"),
+            ("isQuantity('20Mo')", "false"),
+            ("isQuantity('10Mm')", "false"),
+        ]);
+        check_errors(&[
+            ("quantity('10Mo')", "quantities must match the regular expression"),
+            ("quantity('10Mm')", "unable to parse quantity's suffix"),
+            ("isQuantity([1, 2, 3])", "found no matching overload for 'isQuantity' applied to"),
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/quantity_test.go` in k8s.io/apiserver.
+    #[test]
+    fn quantities_are_compared_and_added_by_value() {
+        check_true(&[
+            "quantity('200M') == quantity('0.2G') && quantity('0.2G') == quantity('200M')",
+            "quantity('2000k') == quantity('2M') && quantity('0.002G') == quantity('2000k')",
+            "quantity('200M') != quantity('0.3G')",
+            "quantity('50M').isLessThan(quantity('50Mi'))",
+            "quantity('150Mi').isGreaterThan(quantity('100Mi'))",
+            "quantity('200M').compareTo(quantity('0.2G')) == 0",
+            "quantity('50Mi').compareTo(quantity('50M')) == 1",
+            "quantity('50k').add(quantity('20')) == quantity('50.02k')",
+            "quantity('50k').sub(20) == quantity('49980')",
+        ]);
+    }
+
+    /// Rows of `pkg/cel/library/quantity_test.go` in k8s.io/apiserver.
+    #[test]
+    fn only_quantities_that_fit_are_integers() {
+        check_values(&[
+            ("quantity('50k').add(20).sub(quantity('100k')).asInteger()", "-49980"),
+            ("quantity('50k').asInteger()", "50000"),
+            ("quantity('9999999999999999999999999999999999999G').isInteger()", "false"),
+            ("quantity('50').isInteger()", "true"),
+            ("quantity('50.703k').asApproximateFloat() == 50703.0", "true"),
+        ]);
+        check_errors(&[(
+            "quantity('9999999999999999999999999999999999999G').asInteger()",
+            "cannot convert value to integer",
+        )]);
+    }
+}

@@ -169,3 +169,75 @@ impl fmt::Display for Version {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{check_errors, check_true, check_values};
+
+    /// Rows of `pkg/cel/library/semver_test.go` in k8s.io/apiserver.
+    #[test]
+    fn versions_have_three_numbers_unless_they_are_normalized() {
+        check_values(&[
+            ("isSemver('1.2.3-beta.1+build.1')", "true"),
+            ("isSemver('')", "false"),
+            ("isSemver('v1.0.0')", "false"),
+            ("isSemver(' 1.0.0')", "false"),
+            ("isSemver('1. 0.0')", "false"),
+            ("isSemver('01.01.01')", "false"),
+            ("isSemver('1.1')", "false"),
+            ("isSemver('1.0.0 ', true)", "false"),
+            ("isSemver('v1.0.0', true)", "true"),
+            ("isSemver('01.01.01', true)", "true"),
+            ("isSemver('1', true)", "true"),
+            ("semver('1.2.3').minor()", "2"),
+        ]);
+        check_errors(&[
+            ("semver('v1.0')", "No Major.Minor.Patch elements found"),
+            ("isSemver([1, 2, 3])", "found no matching overload for 'isSemver' applied to"),
+        ]);
+        check_true(&["semver('v01.01', true) == semver('1.1.0')"]);
+    }
+
+    /// The order of section 11 of Semantic Versioning 2.0.0, which
+    /// `github.com/blang/semver/v4/semver.go` implements.
+    #[test]
+    fn pre_releases_precede_their_release_and_numbers_precede_words() {
+        let ordered = [
+            "1.0.0-alpha",
+            "1.0.0-alpha.1",
+            "1.0.0-alpha.beta",
+            "1.0.0-beta",
+            "1.0.0-beta.2",
+            "1.0.0-beta.11",
+            "1.0.0-rc.1",
+            "1.0.0",
+            "1.2.3",
+            "2.0.0",
+        ];
+        for pair in ordered.windows(2) {
+            let [one, other] = pair else { continue };
+            let (one, other) = (Version::parse(one).unwrap(), Version::parse(other).unwrap());
+            assert_eq!(one.order(&other), Ordering::Less, "{one} {other}");
+        }
+        let build = |text| Version::parse(text).unwrap();
+        assert_eq!(build("1.0.0+a").order(&build("1.0.0+b")), Ordering::Equal);
+    }
+
+    /// `Parse` of `github.com/blang/semver/v4/semver.go`.
+    #[test]
+    fn errors_name_the_invalid_part() {
+        for (text, expected) in [
+            ("", "Version string empty"),
+            ("1.2", "No Major.Minor.Patch elements found"),
+            ("a.2.3", "Invalid character(s) found in major number \"a\""),
+            ("1.02.3", "Minor number must not contain leading zeroes \"02\""),
+            ("1.2.3-", "Prerelease is empty"),
+            ("1.2.3-01", "Numeric PreRelease version must not contain leading zeroes \"01\""),
+            ("1.2.3+", "Build meta data is empty"),
+            ("1.2.3+a_b", "Invalid character(s) found in build meta data \"a_b\""),
+        ] {
+            assert_eq!(Version::parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+}

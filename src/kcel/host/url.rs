@@ -205,3 +205,65 @@ fn unescape(text: &str, is_query: bool) -> Result<Vec<u8>, InvalidEscape> {
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{check_errors, check_values};
+
+    /// The examples of `pkg/cel/library/urls.go` in k8s.io/apiserver.
+    #[test]
+    fn urls_are_split_into_parts() {
+        check_values(&[
+            ("url('/path').getScheme()", ""),
+            ("url('https://example.com/').getScheme()", "https"),
+            ("url('https://example.com:80/').getHost()", "example.com:80"),
+            ("url('https://[::1]:80/').getHost()", "[::1]:80"),
+            ("url('https://127.0.0.1:80/').getHostname()", "127.0.0.1"),
+            ("url('https://[::1]:80/').getHostname()", "::1"),
+            ("url('https://example.com:80/').getPort()", "80"),
+            ("url('/path').getPort()", ""),
+            (
+                "url('https://example.com/path with spaces/').getEscapedPath()",
+                "/path%20with%20spaces/",
+            ),
+            ("url('https://example.com').getEscapedPath()", ""),
+            ("url('https://example.com/path?k1=a&k2=b&k2=c').getQuery()", "{k1: [a], k2: [b, c]}"),
+            (
+                "url('https://example.com/path?key with spaces=value with spaces').getQuery()",
+                "{key with spaces: [value with spaces]}",
+            ),
+            ("url('https://example.com/path?').getQuery()", "{}"),
+        ]);
+    }
+
+    /// The examples of `pkg/cel/library/urls.go` in k8s.io/apiserver.
+    #[test]
+    fn a_url_is_absolute_or_an_absolute_path() {
+        check_values(&[
+            ("isURL('https://user:pass@example.com:80/path?query=val#fragment')", "true"),
+            ("isURL('/absolute-path')", "true"),
+            ("isURL('https://a:b:c/')", "false"),
+            ("isURL('../relative-path')", "false"),
+        ]);
+        check_errors(&[(
+            "url('../relative-path')",
+            "parse \"../relative-path\": invalid URI for request",
+        )]);
+    }
+
+    /// `parse`, `getScheme` and `unescape` of Go's `net/url/url.go`.
+    #[test]
+    fn invalid_urls_are_errors_with_the_text_of_go() {
+        for (text, expected) in [
+            ("", "parse \"\": empty url"),
+            (":a", "parse \":a\": missing protocol scheme"),
+            ("http://[::1", "parse \"http://[::1\": missing ']' in host"),
+            ("http://a:b", "parse \"http://a:b\": invalid port \":b\" after host"),
+            ("http://a b", "parse \"http://a b\": invalid character \" \" in host name"),
+            ("http://a/%zz", "parse \"http://a/%zz\": invalid URL escape \"%zz\""),
+        ] {
+            assert_eq!(Url::parse(text).unwrap_err().to_string(), expected);
+        }
+    }
+}
