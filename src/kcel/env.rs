@@ -246,8 +246,7 @@ mod tests {
         }
     }
 
-    /// `TestTypes_FieldType` of `pkg/cel/types_test.go` and `pkg/cel/escaping.go` of
-    /// k8s.io/apiserver.
+    /// `FindStructFieldType` of `pkg/cel/types.go` and `pkg/cel/escaping.go` in k8s.io/apiserver.
     #[test]
     fn fields_are_found_by_name_and_reserved_words_by_their_escaped_name() {
         let fields = [("a__dash__b", Type::Int), ("__namespace__", Type::String)];

@@ -155,8 +155,9 @@ mod tests {
         }
     }
 
-    /// `validateEmailUsage` and `isClaimsSelected` of `pkg/apis/apiserver/validation/validation.go`
-    /// in k8s.io/apiserver ask which variables and fields an expression selects.
+    /// `usesEmailClaim` and `usesEmailVerifiedClaim` of
+    /// `pkg/apis/apiserver/validation/validation.go` in k8s.io/apiserver ask which claims an
+    /// expression selects.
     #[test]
     fn a_program_tells_its_variables_and_selections() {
         for (expr, variable, field, uses, selects) in [

@@ -470,7 +470,7 @@ mod tests {
         check_true(&["type({4: 16}) == map", "type(7) != type(7u)", "type(type) == type"]);
     }
 
-    /// `Compare` of cel-go's `common/types/compare.go`.
+    /// `Timestamp.Compare` of cel-go's `common/types/timestamp.go`.
     #[test]
     fn timestamps_are_ordered_regardless_of_their_zone() {
         let at = |seconds, nanos, offset| Timestamp { seconds, nanos, offset };
