@@ -63,3 +63,51 @@ pub fn immutable_as(new: &Value, old: &Value, field: &Path, kind: &'static str) 
 pub fn one_of(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
     (!allowed.contains(&value)).then(|| Error::not_supported(field, value, allowed))
 }
+
+/// What the tests of the rules share, and tests of the checks above.
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The texts are the expected ones; of an expected one that ends with `...` the rest is left
+    /// out.
+    #[track_caller]
+    pub(crate) fn same<T: ToString>(found: &[T], expected: &[&str]) {
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let fits = |(text, wanted): (&String, &&str)| match wanted.strip_suffix("...") {
+            Some(start) => text.starts_with(start),
+            None => text == wanted,
+        };
+        let all = found.len() == expected.len() && found.iter().zip(expected).all(fits);
+        assert!(all, "found {found:#?}\nexpected {expected:#?}");
+    }
+
+    /// An object with changes, as a merge patch states them.
+    pub(crate) fn with(object: &Value, changes: &Value) -> Value {
+        let Value::Object(changes) = changes else { return changes.clone() };
+        let mut merged = object.as_object().cloned().unwrap_or_default();
+        for (key, change) in changes {
+            if change.is_null() {
+                merged.remove(key);
+            } else {
+                let inner = merged.get(key).cloned().unwrap_or_default();
+                merged.insert(key.clone(), with(&inner, change));
+            }
+        }
+        Value::Object(merged)
+    }
+
+    /// `ValidateImmutableField` of `k8s.io/apimachinery/pkg/api/validation`.
+    #[test]
+    fn immutable_fields_are_compared_by_meaning() {
+        let check = |new: Value, old: Value, expected: &[&str]| {
+            same(&immutable(&new, &old, &Path::new("f")), expected);
+        };
+        check(json!("a"), json!("a"), &[]);
+        check(json!([]), Value::Null, &[]);
+        check(json!({}), Value::Null, &[]);
+        check(json!("a"), json!("b"), &["f: Invalid value: \"a\": field is immutable"]);
+        check(json!(1), Value::Null, &["f: Invalid value: 1: field is immutable"]);
+    }
+}

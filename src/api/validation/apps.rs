@@ -93,3 +93,60 @@ fn counters(
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    /// The spec of a defaulted deployment with these changes.
+    pub(super) fn changed(defaults: crate::defaults::Defaulter, changes: Value) -> Value {
+        let template = json!({"metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+        let mut object = json!({"metadata": {"name": "n"}, "spec": spec});
+        defaults(&mut object);
+        with(&object, &json!({ "spec": changes }))
+    }
+
+    /// `ValidateDeploymentSpec` and `ValidatePodTemplateSpecForReplicaSet` of
+    /// `pkg/apis/apps/validation`.
+    #[test]
+    fn templates_must_carry_the_labels_of_the_selector_and_restart_always() {
+        let check = |changes: Value, expected: &[&str]| {
+            let object = changed(crate::defaults::defaulter("apps", "v1", "Deployment"), changes);
+            let errors =
+                selector_and_template(get(&object, "spec"), &Path::new("spec"), "deployment");
+            same(&errors, expected);
+        };
+        const LABELS: &str = "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: \
+            `selector` does not match template `labels`";
+        check(json!({}), &[]);
+        check(json!({"selector": {"matchLabels": {"a": "c"}}}), &[LABELS]);
+        check(json!({"selector": {"matchLabels": {"c": "d"}}}), &[LABELS]);
+        check(json!({"selector": null}), &["spec.selector: Required value", LABELS]);
+        check(
+            json!({"selector": {"matchLabels": null}}),
+            &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
+        );
+        check(
+            json!({"selector": {"matchExpressions": [{"key": "a", "operator": "Of"}]}}),
+            &[
+                "spec.selector.matchExpressions[0].operator: Invalid value: \"Of\": \
+                 not a valid selector operator",
+                "spec.selector: Invalid value: ...",
+            ],
+        );
+        check(
+            json!({"template": {"spec": {"restartPolicy": "Never"}}}),
+            &["spec.template.spec.restartPolicy: Unsupported value: \"Never\": \
+               supported values: \"Always\""],
+        );
+        check(
+            json!({"template": {"spec": {"activeDeadlineSeconds": 5}}}),
+            &["spec.template.spec.activeDeadlineSeconds: Forbidden: \
+               activeDeadlineSeconds in ReplicaSet is not Supported"],
+        );
+    }
+}

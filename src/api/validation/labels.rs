@@ -172,3 +172,88 @@ pub fn matches(selector: &Value, labels: &Value) -> bool {
 pub fn shown_map(map: &Value) -> Value {
     if map.is_null() { json!({}) } else { map.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+
+    /// `ValidateLabels` of `k8s.io/apimachinery/pkg/apis/meta/v1/validation` and
+    /// `ValidateAnnotations` of `k8s.io/apimachinery/pkg/api/validation`.
+    #[test]
+    fn keys_are_qualified_names_and_values_short() {
+        let labels = |map: Value, expected: &[&str]| {
+            same(&validate_labels(&json!({ "l": map }), "l", &Path::new("p")), expected);
+        };
+        labels(json!({"simple": "bar", "1.2.3.4/5678": "", "example.com/A_B-c": "A.b"}), &[]);
+        labels(json!({"a/b/c": ""}), &["p.l: Invalid value: \"a/b/c\": ..."]);
+        labels(json!({"a": "-b"}), &["p.l: Invalid value: \"-b\": a valid label must be..."]);
+        let long = "a".repeat(64);
+        let text = format!("p.l: Invalid value: \"{long}\": must be no more than 63 bytes");
+        labels(json!({ "a": long }), &[&text]);
+        let annotations = |map: Value, expected: &[&str]| {
+            same(&validate_annotations(&json!({ "a": map }), "a", &Path::new("p")), expected);
+        };
+        annotations(json!({"UPPER.example.com/a": "any text: {}"}), &[]);
+        annotations(json!({"no good": ""}), &["p.a: Invalid value: \"no good\": ..."]);
+        annotations(
+            json!({"a": "x".repeat(256 * 1024)}),
+            &["p.a: Too long: may not be more than 262144 bytes"],
+        );
+    }
+
+    /// `ValidateLabelSelector` of `k8s.io/apimachinery/pkg/apis/meta/v1/validation`.
+    #[test]
+    fn operators_decide_whether_values_are_given() {
+        let check = |operator: &str, values: Value, expected: &[&str]| {
+            let expression = json!({"key": "k", "operator": operator, "values": values});
+            let selector = json!({ "matchExpressions": [expression] });
+            same(&validate_selector(&selector, &Path::new("s"), false), expected);
+            assert_eq!(convertible(&selector), expected.is_empty());
+        };
+        const AT: &str = "s.matchExpressions[0]";
+        check("In", json!(["a", ""]), &[]);
+        check("DoesNotExist", json!([]), &[]);
+        check(
+            "NotIn",
+            json!([]),
+            &[&format!(
+                "{AT}.values: Required value: \
+                 must be specified when `operator` is 'In' or 'NotIn'"
+            )],
+        );
+        check(
+            "Exists",
+            json!(["a"]),
+            &[&format!(
+                "{AT}.values: Forbidden: \
+                 may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            )],
+        );
+        check(
+            "Gt",
+            json!(["1"]),
+            &[&format!("{AT}.operator: Invalid value: \"Gt\": not a valid selector operator")],
+        );
+        check(
+            "In",
+            json!(["a", "b c"]),
+            &[&format!("{AT}.values[1]: Invalid value: \"b c\": a valid label must be...")],
+        );
+    }
+
+    /// `Requirement.Matches` of `k8s.io/apimachinery/pkg/labels`.
+    #[test]
+    fn absent_labels_match_not_in() {
+        let check = |operator: &str, values: &[&str], expected: [bool; 3]| {
+            let expression = json!({"key": "k", "operator": operator, "values": values});
+            let selector = json!({ "matchExpressions": [expression] });
+            let labels = [json!({"k": "a"}), json!({"k": "b"}), json!({"x": "a"})];
+            assert_eq!(labels.map(|labels| matches(&selector, &labels)), expected, "{operator}");
+        };
+        check("In", &["a"], [true, false, false]);
+        check("NotIn", &["a"], [false, true, true]);
+        check("Exists", &[], [true, true, false]);
+        check("DoesNotExist", &[], [false, false, true]);
+    }
+}

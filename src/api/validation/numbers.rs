@@ -73,3 +73,72 @@ pub fn int_or_percent_value(value: &Value) -> i64 {
         other => other.as_i64().unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    /// `ValidateNonnegativeField` of `k8s.io/apimachinery/pkg/api/validation`;
+    /// `ValidateNonnegativeQuantity` and `ValidatePositiveQuantityValue` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn amounts_must_not_be_negative() {
+        let path = Path::new("p");
+        let number = |value: Value, expected: &[&str]| {
+            let found: Vec<Error> =
+                non_negative(&json!({ "n": value }), "n", &path).into_iter().collect();
+            same(&found, expected);
+        };
+        number(json!(0), &[]);
+        number(Value::Null, &[]);
+        number(json!(-1), &["p.n: Invalid value: -1: must be greater than or equal to 0"]);
+        let amount = |text: &str, allowed: &[&str], positive: &[&str]| {
+            let value = json!(text);
+            let found: Vec<Error> = non_negative_quantity(&value, &path).into_iter().collect();
+            same(&found, allowed);
+            let found: Vec<Error> = positive_quantity(&value, &path).into_iter().collect();
+            same(&found, positive);
+        };
+        amount("1Gi", &[], &[]);
+        amount("0", &[], &["p: Invalid value: \"0\": must be greater than zero"]);
+        amount(
+            "-1500m",
+            &["p: Invalid value: \"-1500m\": must be greater than or equal to 0"],
+            &["p: Invalid value: \"-1500m\": must be greater than zero"],
+        );
+    }
+
+    /// `ValidatePositiveIntOrPercent` and `IsNotMoreThan100Percent` of
+    /// `pkg/apis/apps/validation`.
+    #[test]
+    fn percentages_are_numbers_up_to_100() {
+        let check = |value: Value, expected: &[&str]| {
+            let (object, path) = (json!({ "n": value }), Path::new("p"));
+            let mut found = non_negative_int_or_percent(&object, "n", &path);
+            found.extend(not_more_than_100_percent(&object, "n", &path));
+            same(&found, expected);
+        };
+        check(json!(0), &[]);
+        check(json!(200), &[]);
+        check(json!("100%"), &[]);
+        check(json!(-1), &["p.n: Invalid value: -1: must be greater than or equal to 0"]);
+        check(json!("101%"), &["p.n: Invalid value: \"101%\": must not be greater than 100%"]);
+        for text in ["5", "-5%", "5.5%", "%", ""] {
+            let error =
+                format!("p.n: Invalid value: \"{text}\": a valid percent string must be...");
+            check(json!(text), &[&error]);
+        }
+    }
+
+    /// `getIntOrPercentValue` of `pkg/apis/apps/validation`.
+    #[test]
+    fn unreadable_amounts_count_as_zero() {
+        for (value, expected) in
+            [(json!(3), 3), (json!("7%"), 7), (json!("9"), 9), (json!("x"), 0), (Value::Null, 0)]
+        {
+            assert_eq!(int_or_percent_value(&value), expected, "{value}");
+        }
+    }
+}

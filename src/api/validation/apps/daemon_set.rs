@@ -108,3 +108,89 @@ pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> Err
     ];
     counters(get(object, "status"), &keys, &[], &Path::new("status"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::changed;
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn set(changes: Value) -> Value {
+        changed(crate::defaults::defaulter("apps", "v1", "DaemonSet"), changes)
+    }
+
+    /// `ValidateDaemonSetSpec` of `pkg/apis/apps/validation`.
+    #[test]
+    fn one_of_surge_and_unavailable_must_be_zero() {
+        let check = |rolling: Value, expected: &[&str]| {
+            let changes = json!({"updateStrategy": {"rollingUpdate": rolling}});
+            same(&validate(&set(changes)), expected);
+        };
+        const AT: &str = "spec.updateStrategy.rollingUpdate";
+        check(json!({}), &[]);
+        check(json!({"maxUnavailable": 0, "maxSurge": "10%"}), &[]);
+        check(
+            json!({"maxUnavailable": 0}),
+            &[&format!("{AT}.maxUnavailable: Required value: cannot be 0 when maxSurge is 0")],
+        );
+        check(
+            json!({"maxSurge": 1}),
+            &[&format!(
+                "{AT}.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero"
+            )],
+        );
+        check(
+            json!({"maxUnavailable": "101%"}),
+            &[&format!(
+                "{AT}.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"
+            )],
+        );
+        check(Value::Null, &[&format!("{AT}: Required value")]);
+    }
+
+    /// `ValidateDaemonSetSpec` of `pkg/apis/apps/validation`.
+    #[test]
+    fn selectors_must_match_the_template_and_not_be_empty() {
+        let check = |changes: Value, expected: &[&str]| same(&validate(&set(changes)), expected);
+        const LABELS: &str = "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: \
+            `selector` does not match template `labels`";
+        check(json!({"updateStrategy": {"type": "OnDelete", "rollingUpdate": null}}), &[]);
+        check(json!({"selector": null}), &[LABELS]);
+        check(json!({"selector": {"matchLabels": {"a": "c"}}}), &[LABELS]);
+        check(
+            json!({"selector": {"matchLabels": null}}),
+            &["spec.selector: Invalid value: {}: empty selector is invalid for daemonset"],
+        );
+        check(
+            json!({"minReadySeconds": -1, "revisionHistoryLimit": -2}),
+            &[
+                "spec.minReadySeconds: Invalid value: -1: must be greater than or equal to 0",
+                "spec.revisionHistoryLimit: Invalid value: -2: must be greater than or equal to 0",
+            ],
+        );
+        check(
+            json!({"template": {"spec": {"activeDeadlineSeconds": 5}}}),
+            &["spec.template.spec.activeDeadlineSeconds: Forbidden: \
+               activeDeadlineSeconds in DaemonSet is not Supported"],
+        );
+    }
+
+    /// `ValidateDaemonSetUpdate` and `ValidateDaemonSetStatusUpdate` of
+    /// `pkg/apis/apps/validation`.
+    #[test]
+    fn selectors_are_immutable_and_counters_not_negative() {
+        let labels = json!({"a": "b", "c": "d"});
+        let more = json!({"selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}}});
+        let text = "spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\",\"c\":\"d\"}}: \
+            field is immutable";
+        same(&validate_change(&set(more.clone()), &set(json!({}))), &[text]);
+        same(&validate_change(&set(more.clone()), &set(more)), &[]);
+        let status = json!({"status": {"numberReady": -1, "numberAvailable": 2}});
+        same(
+            &validate_subresource("status", &status, &Value::Null),
+            &["status.numberReady: Invalid value: -1: must be greater than or equal to 0"],
+        );
+    }
+}

@@ -109,3 +109,110 @@ pub(super) fn collisions(status: &Value, old: &Value, path: &Path) -> Option<Err
     let (field, new) = (path.child("collisionCount"), new.unwrap_or_default());
     is_less.then(|| Error::invalid(&field, new, "cannot be decremented"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::changed;
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn deployment(changes: Value) -> Value {
+        changed(crate::defaults::defaulter("apps", "v1", "Deployment"), changes)
+    }
+
+    /// `ValidateDeploymentSpec` of `pkg/apis/apps/validation`.
+    #[test]
+    fn numbers_must_not_be_negative_and_the_deadline_above_the_minimum() {
+        let check =
+            |changes: Value, expected: &[&str]| same(&validate(&deployment(changes)), expected);
+        check(json!({}), &[]);
+        check(json!({"replicas": 0, "revisionHistoryLimit": 0}), &[]);
+        check(
+            json!({"replicas": -1, "minReadySeconds": -2, "revisionHistoryLimit": -3}),
+            &[
+                "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+                "spec.minReadySeconds: Invalid value: -2: must be greater than or equal to 0",
+                "spec.revisionHistoryLimit: Invalid value: -3: must be greater than or equal to 0",
+            ],
+        );
+        check(
+            json!({"progressDeadlineSeconds": 10, "minReadySeconds": 10}),
+            &["spec.progressDeadlineSeconds: Invalid value: 10: \
+               must be greater than minReadySeconds"],
+        );
+        check(json!({"progressDeadlineSeconds": 11, "minReadySeconds": 10}), &[]);
+    }
+
+    /// `ValidateDeploymentStrategy` and `ValidateRollingUpdateDeployment` of
+    /// `pkg/apis/apps/validation`.
+    #[test]
+    fn surge_and_unavailable_must_not_both_be_zero() {
+        let check = |strategy: Value, expected: &[&str]| {
+            same(&validate(&deployment(json!({ "strategy": strategy }))), expected);
+        };
+        const AT: &str = "spec.strategy.rollingUpdate";
+        check(json!({"type": "Recreate", "rollingUpdate": null}), &[]);
+        check(
+            json!({"type": "Recreate"}),
+            &[&format!("{AT}: Forbidden: may not be specified when strategy `type` is 'Recreate'")],
+        );
+        check(
+            json!({"rollingUpdate": null}),
+            &[&format!("{AT}: Required value: this should be defaulted and never be nil")],
+        );
+        check(json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "150%"}}), &[]);
+        check(
+            json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}),
+            &[&format!("{AT}.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0")],
+        );
+        check(
+            json!({"rollingUpdate": {"maxUnavailable": "101%"}}),
+            &[&format!(
+                "{AT}.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"
+            )],
+        );
+        check(
+            json!({"rollingUpdate": {"maxSurge": "20Percent"}}),
+            &[&format!(
+                "{AT}.maxSurge: Invalid value: \"20Percent\": a valid percent string must be..."
+            )],
+        );
+        check(
+            json!({"rollingUpdate": {"maxSurge": -1}}),
+            &[&format!("{AT}.maxSurge: Invalid value: -1: must be greater than or equal to 0")],
+        );
+    }
+
+    /// `ValidateDeploymentUpdate` and `ValidateDeploymentStatusUpdate` of
+    /// `pkg/apis/apps/validation`.
+    #[test]
+    fn counters_must_not_exceed_the_replicas() {
+        let check = |status: Value, expected: &[&str]| {
+            let new = json!({ "status": status });
+            let old = json!({"status": {"collisionCount": 2}});
+            same(&validate_subresource("status", &new, &old), expected);
+        };
+        check(json!({"replicas": 2, "readyReplicas": 2, "collisionCount": 2}), &[]);
+        check(
+            json!({"replicas": 1, "updatedReplicas": 2, "collisionCount": 3}),
+            &["status.updatedReplicas: Invalid value: 2: cannot be greater than status.replicas"],
+        );
+        check(
+            json!({"replicas": 3, "readyReplicas": 1, "availableReplicas": 2, "collisionCount": 2}),
+            &["status.availableReplicas: Invalid value: 2: cannot be greater than readyReplicas"],
+        );
+        check(
+            json!({"collisionCount": 1}),
+            &["status.collisionCount: Invalid value: 1: cannot be decremented"],
+        );
+        let labels = json!({"a": "b", "c": "d"});
+        let more = json!({"selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}}});
+        same(
+            &validate_change(&deployment(more), &deployment(json!({}))),
+            &["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\",\"c\":\"d\"}}: \
+               field is immutable"],
+        );
+    }
+}

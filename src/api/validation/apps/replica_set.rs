@@ -48,3 +48,78 @@ pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> Err
     ];
     counters(get(object, "status"), &keys, &bounds, &Path::new("status"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::changed;
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn set(changes: Value) -> Value {
+        changed(crate::defaults::defaulter("apps", "v1", "ReplicaSet"), changes)
+    }
+
+    /// `ValidateReplicaSetSpec` of `pkg/apis/apps/validation`.
+    #[test]
+    fn replicas_must_not_be_negative_and_the_selector_stays() {
+        let check = |changes: Value, expected: &[&str]| same(&validate(&set(changes)), expected);
+        check(json!({}), &[]);
+        check(
+            json!({"replicas": -1, "minReadySeconds": -1}),
+            &[
+                "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+                "spec.minReadySeconds: Invalid value: -1: must be greater than or equal to 0",
+            ],
+        );
+        // Upstream names the other kind here.
+        check(
+            json!({"selector": {"matchLabels": null}}),
+            &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
+        );
+        let other = json!({"selector": {"matchLabels": {"a": null},
+            "matchExpressions": [{"key": "a", "operator": "Exists"}]}});
+        same(
+            &validate_change(&set(other), &set(json!({}))),
+            &["spec.selector: Invalid value: ..."],
+        );
+    }
+
+    /// `ValidateReplicaSetStatus` of `pkg/apis/apps/validation`.
+    #[test]
+    fn counters_must_not_exceed_the_replicas() {
+        let check = |status: Value, expected: &[&str]| {
+            same(
+                &validate_subresource("status", &json!({ "status": status }), &Value::Null),
+                expected,
+            );
+        };
+        check(
+            json!({"replicas": 3, "fullyLabeledReplicas": 3, "readyReplicas": 2,
+                "availableReplicas": 1, "observedGeneration": 2}),
+            &[],
+        );
+        check(
+            json!({"replicas": -1, "terminatingReplicas": -2, "fullyLabeledReplicas": -1,
+                "readyReplicas": -1, "availableReplicas": -1}),
+            &[
+                "status.replicas: Invalid value: -1: must be greater than or equal to 0",
+                "status.fullyLabeledReplicas: Invalid value: -1: \
+                 must be greater than or equal to 0",
+                "status.readyReplicas: Invalid value: -1: must be greater than or equal to 0",
+                "status.availableReplicas: Invalid value: -1: must be greater than or equal to 0",
+                "status.terminatingReplicas: Invalid value: -2: \
+                 must be greater than or equal to 0",
+            ],
+        );
+        check(
+            json!({"replicas": 1, "fullyLabeledReplicas": 2}),
+            &["status.fullyLabeledReplicas: Invalid value: 2: \
+               cannot be greater than status.replicas"],
+        );
+        check(
+            json!({"replicas": 4, "readyReplicas": 1, "availableReplicas": 3}),
+            &["status.availableReplicas: Invalid value: 3: cannot be greater than readyReplicas"],
+        );
+    }
+}

@@ -348,3 +348,159 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
 fn suspended_condition(status: &Value) -> bool {
     is_so(status, "Suspended", "True")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+
+    fn job(changes: &Value) -> Value {
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec":
+            {"restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]}});
+        let mut object = json!({"metadata": {"name": "j", "uid": "1a"}, "spec": {
+            "manualSelector": true, "selector": {"matchLabels": {"a": "b"}},
+            "template": template}});
+        crate::defaults::defaulter("batch", "v1", "Job")(&mut object);
+        with(&object, &json!({ "spec": changes }))
+    }
+
+    fn check(changes: Value, expected: &[&str]) {
+        same(&validate(&job(&changes)), expected);
+    }
+
+    /// `ValidateJobSpec` of `pkg/apis/batch/validation`.
+    #[test]
+    fn numbers_must_not_be_negative_and_the_template_not_restart_always() {
+        const AT: &str = "spec.template.spec.restartPolicy";
+        check(json!({}), &[]);
+        check(json!({"template": {"spec": {"restartPolicy": "Never"}}}), &[]);
+        check(
+            json!({"template": {"spec": {"restartPolicy": "Always"}}}),
+            &[&format!("{AT}: Required value: valid values: \"OnFailure\", \"Never\"")],
+        );
+        check(
+            json!({"podFailurePolicy": {"rules": []}, "podReplacementPolicy": "Failed"}),
+            &[&format!(
+                "{AT}: Invalid value: \"OnFailure\": \
+                 only \"Never\" is supported when podFailurePolicy is specified"
+            )],
+        );
+        for key in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"] {
+            let text = format!("spec.{key}: Invalid value: -1: ...");
+            check(json!({ key: -1 }), &[&text]);
+        }
+        check(
+            json!({"selector": null}),
+            &[
+                "spec.selector: Required value",
+                "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: \
+                 `selector` does not match template `labels`",
+            ],
+        );
+        check(
+            json!({"managedBy": "x"}),
+            &["spec.managedBy: Invalid value: \"x\": \
+               must be a domain-prefixed path (such as \"acme.io/foo\")"],
+        );
+    }
+
+    /// `ValidateJobSpec` of `pkg/apis/batch/validation`.
+    #[test]
+    fn limits_by_index_need_indexed_completion() {
+        check(json!({"completionMode": "Indexed", "completions": 2}), &[]);
+        check(
+            json!({"backoffLimitPerIndex": 1, "successPolicy": {"rules": []}}),
+            &[
+                "spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode",
+                "spec.successPolicy: Invalid value: ...",
+            ],
+        );
+        check(
+            json!({"completionMode": "Indexed", "completions": null}),
+            &["spec.completions: Required value: when completion mode is Indexed"],
+        );
+        check(
+            json!({"completionMode": "Indexed", "completions": 1, "maxFailedIndexes": 2}),
+            &[
+                "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",
+                "spec.maxFailedIndexes: Invalid value: 2: must be less than or equal to completions",
+            ],
+        );
+        check(
+            json!({"completionMode": "Indexed", "completions": 2, "parallelism": 100_001}),
+            &["spec.parallelism: Invalid value: 100001: \
+               must be less than or equal to 100000 when completion mode is Indexed"],
+        );
+        check(
+            json!({"completionMode": "Indexed", "completions": 100_001, "parallelism": 10_001,
+                "backoffLimitPerIndex": 1}),
+            &[
+                "spec.maxFailedIndexes: Required value: \
+                 must be specified when completions is above 100000",
+                "spec.parallelism: Invalid value: 10001: must be less than or equal to 10000 when \
+                 completions are above 100000 and used with backoff limit per index",
+            ],
+        );
+    }
+
+    /// `validateGeneratedSelector` and `validateNameAllowsCompletions` of
+    /// `pkg/apis/batch/validation`.
+    #[test]
+    fn generated_labels_name_the_job() {
+        let labels = json!({"controller-uid": "1a", "job-name": "j",
+            "batch.kubernetes.io/controller-uid": "1a", "batch.kubernetes.io/job-name": "j"});
+        let generated = |labels: &Value, selector: Value| {
+            json!({"manualSelector": null, "selector": {"matchLabels": selector},
+                "template": {"metadata": {"labels": labels}}})
+        };
+        let one = json!({"a": null, "controller-uid": "1a"});
+        check(generated(&labels, one.clone()), &[]);
+        check(
+            generated(&with(&labels, &json!({"job-name": null})), one),
+            &["spec.template.metadata.labels[job-name]: Required value: must be 'j'"],
+        );
+        check(
+            generated(&labels, json!({"a": "b"})),
+            &["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\"}}: \
+               `selector` not auto-generated"],
+        );
+        let mut long = job(&json!({"completionMode": "Indexed", "completions": 10}));
+        long["metadata"]["name"] = json!("j".repeat(61));
+        same(&validate(&long), &[""; 0]);
+        long["spec"]["completions"] = json!(11);
+        same(&validate(&long), &["metadata.name: Invalid value: ..."]);
+    }
+
+    /// `ValidateJobSpecUpdate` of `pkg/apis/batch/validation`.
+    #[test]
+    fn templates_and_completions_stay() {
+        let check = |old: Value, new: Value, expected: &[&str]| {
+            same(&validate_change(&job(&new), &job(&old)), expected);
+        };
+        let indexed = |completions: i64, parallelism: i64| {
+            json!({"completionMode": "Indexed", "completions": completions,
+                "parallelism": parallelism})
+        };
+        check(json!({}), json!({"parallelism": 5}), &[]);
+        check(
+            json!({"completions": 1}),
+            json!({"completions": 2}),
+            &["spec.completions: Invalid value: 2: field is immutable"],
+        );
+        check(indexed(2, 2), indexed(3, 3), &[]);
+        check(
+            indexed(2, 2),
+            indexed(3, 2),
+            &["spec.completions: Invalid value: 3: \
+               can only be modified in tandem with spec.parallelism"],
+        );
+        check(
+            json!({}),
+            json!({"managedBy": "a.b/c"}),
+            &["spec.managedBy: Invalid value: \"a.b/c\": field is immutable"],
+        );
+        let node = json!({"template": {"spec": {"nodeSelector": {"n": "m"}}}});
+        check(json!({}), node.clone(), &["spec.template: Invalid value: ..."]);
+        check(json!({"suspend": true}), node, &[]);
+    }
+}

@@ -181,3 +181,113 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    /// `validatePodFailurePolicyRule` of `pkg/apis/batch/validation`.
+    #[test]
+    fn failure_rules_have_an_action_and_one_kind_of_condition() {
+        let check = |rule: Value, expected: &[&str]| {
+            let pod = json!({"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]});
+            let spec = json!({"podFailurePolicy": {"rules": [rule]}, "template": {"spec": pod}});
+            same(&failure_policy(&spec, &Path::new("p")), expected);
+        };
+        let codes = |values: Value| json!({"operator": "In", "values": values});
+        let rule = |codes: Value| json!({"action": "FailJob", "onExitCodes": codes});
+        check(rule(codes(json!([1, 2, 255]))), &[]);
+        check(
+            json!({"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}),
+            &["p.rules[0].action: Required value: \
+               valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]"],
+        );
+        check(
+            json!({"action": "FailIndex", "onExitCodes": codes(json!([1]))}),
+            &["p.rules[0].action: Invalid value: \"FailIndex\": \
+               requires the backoffLimitPerIndex to be set"],
+        );
+        check(
+            json!({"action": "Ignore"}),
+            &["p.rules[0]: Invalid value: \
+               specifying one of OnExitCodes and OnPodConditions is required"],
+        );
+        check(
+            json!({"action": "Ignore", "onExitCodes": codes(json!([1])),
+                "onPodConditions": [{"type": "T", "status": "True"}]}),
+            &["p.rules[0]: Invalid value: \
+               specifying both OnExitCodes and OnPodConditions is not supported"],
+        );
+        check(
+            json!({"action": "Ignore", "onPodConditions": [{"type": "T", "status": "x"}]}),
+            &["p.rules[0].onPodConditions[0].status: Unsupported value: \"x\": \
+               supported values: \"False\", \"True\", \"Unknown\""],
+        );
+        const VALUES: &str = "p.rules[0].onExitCodes.values";
+        check(
+            rule(codes(json!([0, 1]))),
+            &[&format!("{VALUES}[0]: Invalid value: 0: must not be 0 for the In operator")],
+        );
+        check(
+            rule(codes(json!([2, 1, 1]))),
+            &[
+                &format!("{VALUES}[2]: Duplicate value: 1"),
+                &format!("{VALUES}: Invalid value: [2,1,1]: must be ordered"),
+            ],
+        );
+        check(
+            rule(codes(json!([]))),
+            &[&format!("{VALUES}: Invalid value: []: at least one value is required")],
+        );
+        check(
+            rule(json!({"containerName": "x", "operator": "NotIn", "values": [0]})),
+            &["p.rules[0].onExitCodes.containerName: Invalid value: \"x\": \
+               must be one of the container or initContainer names in the pod template"],
+        );
+        check(
+            rule(json!({"containerName": "i", "values": [1]})),
+            &["p.rules[0].onExitCodes.operator: Required value: \
+               valid values: [\"In\" \"NotIn\"]"],
+        );
+    }
+
+    /// `validateSuccessPolicyRule` of `pkg/apis/batch/validation`.
+    #[test]
+    fn success_rules_count_no_more_than_there_is() {
+        let check = |rules: Value, expected: &[&str]| {
+            let spec = json!({"completions": 5, "successPolicy": {"rules": rules}});
+            same(&success_policy(&spec, &Path::new("p")), expected);
+        };
+        check(json!([{"succeededIndexes": "0-3", "succeededCount": 4}]), &[]);
+        check(json!([{"succeededCount": 5}]), &[]);
+        check(
+            json!([]),
+            &["p.rules: Required value: \
+               at least one rules must be specified when the successPolicy is specified"],
+        );
+        check(
+            json!([{}]),
+            &["p.rules[0]: Required value: \
+               at least one of succeededCount or succeededIndexes must be specified"],
+        );
+        check(
+            json!([{"succeededCount": 6}]),
+            &["p.rules[0].succeededCount: Invalid value: 6: \
+               must be less than or equal to 5 (the number of specified completions)"],
+        );
+        check(
+            json!([{"succeededIndexes": "0,2", "succeededCount": 3}]),
+            &["p.rules[0].succeededCount: Invalid value: 3: must be less than or equal to 2 \
+               (the number of indexes in the specified succeededIndexes field)"],
+        );
+        check(
+            json!([{"succeededIndexes": "x"}]),
+            &["p.rules[0].succeededIndexes: Invalid value: \"x\": \
+               error parsing succeededIndexes: ..."],
+        );
+        let many = vec![json!({"succeededCount": 1}); 21];
+        check(Value::Array(many), &["p.rules: Too many: 21: must have at most 20 items"]);
+    }
+}

@@ -119,3 +119,101 @@ pub fn port(value: &Value, path: &Path) -> ErrorList {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    /// `validateProbe`, `validateLivenessProbe` and `validateReadinessProbe` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn probe_thresholds_must_not_be_negative() {
+        let check = |kind: &str, changes: Value, expected: &[&str]| {
+            let probe = json!({"exec": {"command": ["a"]}, "successThreshold": 1});
+            let container = json!({ kind: with(&probe, &changes) });
+            same(&probes(&container, Some(30), &Path::new("c")), expected);
+        };
+        const NEGATIVE: &str = "must be greater than or equal to 0";
+        for kind in ["livenessProbe", "readinessProbe", "startupProbe"] {
+            check(kind, json!({}), &[]);
+            for key in
+                ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold"]
+            {
+                let text = format!("c.{kind}.{key}: Invalid value: -1: {NEGATIVE}");
+                check(kind, json!({ key: -1 }), &[&text]);
+            }
+        }
+        check(
+            "readinessProbe",
+            json!({"successThreshold": -1}),
+            &[&format!("c.readinessProbe.successThreshold: Invalid value: -1: {NEGATIVE}")],
+        );
+        check("readinessProbe", json!({"successThreshold": 2}), &[]);
+        check(
+            "livenessProbe",
+            json!({"successThreshold": 2}),
+            &["c.livenessProbe.successThreshold: Invalid value: 2: must be 1"],
+        );
+        const GRACE: &str = "terminationGracePeriodSeconds: Invalid value";
+        check(
+            "startupProbe",
+            json!({"terminationGracePeriodSeconds": 0}),
+            &[&format!("c.startupProbe.{GRACE}: 0: must be greater than 0")],
+        );
+        check(
+            "readinessProbe",
+            json!({"terminationGracePeriodSeconds": 5}),
+            &[&format!("c.readinessProbe.{GRACE}: 5: must not be set for readinessProbes")],
+        );
+    }
+
+    /// `validateHandler`, `validateHTTPGetAction` and `validateSleepAction` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn hooks_have_one_handler_that_is_complete() {
+        let check = |hook: Value, expected: &[&str]| {
+            let container = json!({"lifecycle": {"preStop": hook}});
+            same(&lifecycle(&container, Some(30), &Path::new("c")), expected);
+        };
+        const AT: &str = "c.lifecycle.preStop";
+        let get = |port: Value| json!({"path": "/", "port": port, "scheme": "HTTP"});
+        check(json!({"httpGet": get(json!(80))}), &[]);
+        check(json!({"httpGet": get(json!("web"))}), &[]);
+        check(json!({"sleep": {"seconds": 30}}), &[]);
+        check(json!({}), &[&format!("{AT}: Required value: must specify a handler type")]);
+        check(
+            json!({"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}}),
+            &[&format!("{AT}.tcpSocket: Forbidden: may not specify more than 1 handler type")],
+        );
+        check(json!({"exec": {}}), &[&format!("{AT}.exec.command: Required value")]);
+        check(
+            json!({"httpGet": {"port": 0, "scheme": "FTP"}}),
+            &[
+                &format!("{AT}.httpGet.path: Required value"),
+                &format!(
+                    "{AT}.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive"
+                ),
+                &format!(
+                    "{AT}.httpGet.scheme: Unsupported value: \"FTP\": \
+                     supported values: \"HTTP\", \"HTTPS\""
+                ),
+            ],
+        );
+        let header = json!({"httpHeaders": [{"name": "a b"}]});
+        check(
+            json!({"httpGet": with(&get(json!(80)), &header)}),
+            &[&format!(
+                "{AT}.httpGet.httpHeaders: Invalid value: \"a b\": a valid HTTP header must..."
+            )],
+        );
+        check(
+            json!({"sleep": {"seconds": 31}}),
+            &[&format!(
+                "{AT}.sleep: Invalid value: 31: \
+                 must be non-negative and less than terminationGracePeriodSeconds (30)"
+            )],
+        );
+    }
+}

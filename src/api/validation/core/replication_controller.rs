@@ -52,3 +52,48 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
 pub fn validate_pod_template(object: &Value) -> ErrorList {
     pod::template(get(object, "template"), &Path::new("template"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+
+    /// `ValidateReplicationControllerSpec` and `ValidatePodTemplateSpecForRC` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn selectors_must_be_set_and_match_the_template() {
+        let check = |changes: Value, expected: &[&str]| {
+            let template = json!({"metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}});
+            let mut object = json!({"spec": {"selector": {"a": "b"}, "template": template}});
+            crate::defaults::defaulter("", "v1", "ReplicationController")(&mut object);
+            same(&validate(&with(&object, &json!({ "spec": changes }))), expected);
+        };
+        check(json!({}), &[]);
+        check(json!({"replicas": 0}), &[]);
+        check(json!({"selector": null}), &["spec.selector: Required value"]);
+        check(
+            json!({"selector": {"c": "d"}}),
+            &["spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: \
+               `selector` does not match template `labels`"],
+        );
+        check(json!({"template": null}), &["spec.template: Required value"]);
+        check(
+            json!({"replicas": -1, "minReadySeconds": -1}),
+            &[
+                "spec.minReadySeconds: Invalid value: -1: must be greater than or equal to 0",
+                "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+            ],
+        );
+        check(
+            json!({"template": {"spec": {"restartPolicy": "OnFailure"}}}),
+            &["spec.template.spec.restartPolicy: Unsupported value: \"OnFailure\": \
+               supported values: \"Always\""],
+        );
+        check(
+            json!({"template": {"spec": {"activeDeadlineSeconds": 1}}}),
+            &["spec.template.spec.activeDeadlineSeconds: Forbidden: \
+               activeDeadlineSeconds in ReplicationController is not Supported"],
+        );
+    }
+}
