@@ -323,3 +323,202 @@ fn restart_policy(container: &Value, path: &Path) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    fn container(changes: Value) -> Value {
+        let base = json!({"name": "c", "image": "i", "imagePullPolicy": "Always",
+            "terminationMessagePolicy": "File"});
+        with(&base, &changes)
+    }
+
+    fn check(spec: Value, expected: &[&str]) {
+        let around = Surroundings {
+            volumes: BTreeMap::new(),
+            claims: Vec::new(),
+            grace: Some(30),
+            restart_policy: "Always",
+            host_users: true,
+        };
+        same(&all(&spec, &around, &Path::new("spec")), expected);
+    }
+
+    fn one(changes: Value, expected: &[&str]) {
+        check(json!({"containers": [container(changes)]}), expected);
+    }
+
+    /// `validateContainers` and `validateContainerCommon` of `pkg/apis/core/validation`.
+    #[test]
+    fn containers_have_unique_names_and_an_image() {
+        one(json!({}), &[]);
+        check(json!({}), &["spec.containers: Required value"]);
+        one(
+            json!({"name": null, "image": null}),
+            &[
+                "spec.containers[0].name: Required value",
+                "spec.containers[0].image: Required value",
+            ],
+        );
+        one(
+            json!({"name": "a.b"}),
+            &["spec.containers[0].name: Invalid value: \"a.b\": must not contain dots"],
+        );
+        one(
+            json!({"name": "Cap"}),
+            &["spec.containers[0].name: Invalid value: \"Cap\": a lowercase RFC 1123 label..."],
+        );
+        check(
+            json!({"containers": [container(json!({})), container(json!({}))]}),
+            &["spec.containers[1].name: Duplicate value: \"c\""],
+        );
+        one(
+            json!({"terminationMessagePolicy": null}),
+            &["spec.containers[0].terminationMessagePolicy: Required value"],
+        );
+        one(
+            json!({"terminationMessagePolicy": "Unknown"}),
+            &["spec.containers[0].terminationMessagePolicy: Unsupported value: \"Unknown\": \
+               supported values: \"File\", \"FallbackToLogsOnError\""],
+        );
+    }
+
+    /// `validateContainerPorts` and `checkHostPortConflicts` of `pkg/apis/core/validation`.
+    #[test]
+    fn ports_are_numbers_and_host_ports_unique() {
+        let check = |ports: Value, expected: &[&str]| one(json!({ "ports": ports }), expected);
+        const AT: &str = "spec.containers[0].ports";
+        let port = |number: i64| json!({"containerPort": number, "protocol": "TCP"});
+        check(json!([port(80), port(80)]), &[]);
+        check(
+            json!([{"containerPort": 0}]),
+            &[
+                &format!("{AT}[0].containerPort: Required value"),
+                &format!("{AT}[0].protocol: Required value"),
+            ],
+        );
+        check(
+            json!([port(65_536)]),
+            &[&format!(
+                "{AT}[0].containerPort: Invalid value: 65536: \
+                 must be between 1 and 65535, inclusive"
+            )],
+        );
+        check(
+            json!([with(&port(1), &json!({"protocol": "ICMP"}))]),
+            &[&format!(
+                "{AT}[0].protocol: Unsupported value: \"ICMP\": \
+                 supported values: \"SCTP\", \"TCP\", \"UDP\""
+            )],
+        );
+        let named = with(&port(1), &json!({"name": "web"}));
+        check(json!([named, named]), &[&format!("{AT}[1].name: Duplicate value: \"web\"")]);
+        let host = with(&port(1), &json!({"hostPort": 80}));
+        check(json!([host, host]), &[&format!("{AT}[1].hostPort: Duplicate value: \"TCP//80\"")]);
+        let other = with(&host, &json!({"hostIP": "10.0.0.1"}));
+        check(json!([host, other]), &[]);
+    }
+
+    /// `validateInitContainers` of `pkg/apis/core/validation`.
+    #[test]
+    fn init_containers_without_restart_have_no_hooks_and_probes() {
+        let init = |changes: Value, expected: &[&str]| {
+            let changes = with(&json!({"name": "i"}), &changes);
+            check(
+                json!({"containers": [container(json!({}))],
+                    "initContainers": [container(changes)]}),
+                expected,
+            );
+        };
+        const TEXT: &str = "may not be set for init containers without restartPolicy=Always";
+        init(json!({}), &[]);
+        init(json!({"name": "c"}), &["spec.initContainers[0].name: Duplicate value: \"c\""]);
+        let probe = json!({"exec": {"command": ["a"]}, "successThreshold": 1});
+        for key in ["livenessProbe", "readinessProbe", "startupProbe"] {
+            let text = format!("spec.initContainers[0].{key}: Forbidden: {TEXT}");
+            init(json!({ key: probe }), &[&text]);
+            init(json!({ key: probe, "restartPolicy": "Always" }), &[]);
+        }
+        init(
+            json!({"lifecycle": {}}),
+            &[&format!("spec.initContainers[0].lifecycle: Forbidden: {TEXT}")],
+        );
+        init(
+            json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}),
+            &["spec.initContainers[0].resizePolicy[0].restartPolicy: \
+               Invalid value: \"RestartContainer\": \
+               must not be set to 'RestartContainer' for non-sidecar initContainers"],
+        );
+    }
+
+    /// `validateEphemeralContainers` of `pkg/apis/core/validation`.
+    #[test]
+    fn ephemeral_containers_have_no_ports_and_name_their_target() {
+        let ephemeral = |changes: Value, expected: &[&str]| {
+            let changes = with(&json!({"name": "e"}), &changes);
+            check(
+                json!({"containers": [container(json!({}))],
+                    "ephemeralContainers": [container(changes)]}),
+                expected,
+            );
+        };
+        const AT: &str = "spec.ephemeralContainers[0]";
+        ephemeral(json!({"targetContainerName": "c"}), &[]);
+        ephemeral(
+            json!({"targetContainerName": "e"}),
+            &[&format!("{AT}.targetContainerName: Not found: \"e\"")],
+        );
+        ephemeral(json!({"name": "c"}), &[&format!("{AT}.name: Duplicate value: \"c\"")]);
+        ephemeral(
+            json!({"image": " i"}),
+            &[&format!(
+                "{AT}.image: Invalid value: \" i\": \
+                 must not have leading or trailing whitespace"
+            )],
+        );
+        ephemeral(
+            json!({"ports": [{"containerPort": 80, "protocol": "TCP"}]}),
+            &[&format!("{AT}.ports: Forbidden: cannot be set for an Ephemeral Container")],
+        );
+    }
+
+    /// `validateContainerRestartPolicy` and `validateResizePolicy` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn restart_rules_need_a_policy_and_exit_codes() {
+        const AT: &str = "spec.containers[0]";
+        let codes = json!({"operator": "In", "values": [1]});
+        let rule = json!({"action": "Restart", "exitCodes": codes});
+        one(json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}), &[]);
+        one(
+            json!({"restartPolicyRules": [rule]}),
+            &[&format!(
+                "{AT}.restartPolicy: Required value: \
+                 must specify restartPolicy when restart rules are used"
+            )],
+        );
+        one(
+            json!({"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}),
+            &[&format!("{AT}.restartPolicyRules[0].exitCodes: Required value: must be specified")],
+        );
+        one(
+            json!({"restartPolicy": "Never", "restartPolicyRules": vec![rule; 21]}),
+            &[&format!("{AT}.restartPolicyRules: Too many: 21: must have at most 20 items")],
+        );
+        one(
+            json!({"restartPolicy": "Sometimes"}),
+            &[&format!(
+                "{AT}.restartPolicy: Unsupported value: \"Sometimes\": \
+                 supported values: \"Always\", \"Never\", \"OnFailure\""
+            )],
+        );
+        let resize = json!({"resourceName": "cpu", "restartPolicy": "NotRequired"});
+        one(
+            json!({"resizePolicy": [resize, resize]}),
+            &[&format!("{AT}.resizePolicy[1]: Duplicate value: \"cpu\"")],
+        );
+    }
+}

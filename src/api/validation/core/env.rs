@@ -242,3 +242,163 @@ pub(super) fn env_from(container: &Value, path: &Path) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn check(variable: Value, expected: &[&str]) {
+        same(&env(&json!({ "env": [variable] }), &Path::new("c")), expected);
+    }
+
+    /// `ValidateEnv` and `validateEnvVarValueFrom` of `pkg/apis/core/validation`.
+    #[test]
+    fn variables_have_a_name_and_one_source() {
+        const AT: &str = "c.env[0].valueFrom";
+        let key = json!({"name": "n", "key": "k"});
+        check(json!({"name": "abc.123-X", "value": "v"}), &[]);
+        check(json!({"name": ""}), &["c.env[0].name: Required value"]);
+        check(
+            json!({"name": "a=b"}),
+            &["c.env[0].name: Invalid value: \"a=b\": a valid environment variable name must \
+               consist only of printable ASCII characters other than '='"],
+        );
+        check(
+            json!({"name": "a", "valueFrom": {}}),
+            &[&format!(
+                "{AT}: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, \
+                 `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+            )],
+        );
+        check(
+            json!({"name": "a", "value": "v", "valueFrom": {"secretKeyRef": key}}),
+            &[&format!(
+                "{AT}: Invalid value: \"\": may not be specified when `value` is not empty"
+            )],
+        );
+        check(
+            json!({"name": "a", "valueFrom": {"secretKeyRef": key, "configMapKeyRef": key}}),
+            &[&format!(
+                "{AT}: Invalid value: \"\": may not have more than one field specified at a time"
+            )],
+        );
+        check(
+            json!({"name": "a", "valueFrom": {"secretKeyRef": {"name": "n"}}}),
+            &[&format!("{AT}.secretKeyRef.key: Required value")],
+        );
+        check(
+            json!({"name": "a", "valueFrom": {"fileKeyRef": {"path": "a/../b"}}}),
+            &[
+                &format!("{AT}.fileKeyRef.key: Required value"),
+                &format!("{AT}.fileKeyRef.volumeName: Required value"),
+                &format!("{AT}.fileKeyRef.path: Invalid value: \"a/../b\": must not contain '..'"),
+            ],
+        );
+    }
+
+    /// `validateObjectFieldSelector` of `pkg/apis/core/validation`.
+    #[test]
+    fn field_references_name_known_fields() {
+        const AT: &str = "c.env[0].valueFrom.fieldRef";
+        let check = |version: &str, field: &str, expected: &[&str]| {
+            let reference = json!({"apiVersion": version, "fieldPath": field});
+            check(json!({"name": "a", "valueFrom": {"fieldRef": reference}}), expected);
+        };
+        for field in ["metadata.name", "spec.nodeName", "status.podIPs", "metadata.labels['a/b']"] {
+            check("v1", field, &[]);
+        }
+        check("", "metadata.name", &[&format!("{AT}.apiVersion: Required value")]);
+        check("v1", "", &[&format!("{AT}.fieldPath: Required value")]);
+        check(
+            "v2",
+            "metadata.name",
+            &[&format!(
+                "{AT}.fieldPath: Invalid value: \"metadata.name\": \
+                 error converting fieldPath: unsupported pod version: v2"
+            )],
+        );
+        check(
+            "v1",
+            "metadata.whoops",
+            &[&format!(
+                "{AT}.fieldPath: Invalid value: \"metadata.whoops\": \
+                 error converting fieldPath: field label not supported: metadata.whoops"
+            )],
+        );
+        check(
+            "v1",
+            "metadata.name['key']",
+            &[&format!(
+                "{AT}.fieldPath: Invalid value: \"metadata.name['key']\": error converting \
+                 fieldPath: field label does not support subscript: ..."
+            )],
+        );
+        check(
+            "v1",
+            "metadata.labels",
+            &[&format!("{AT}.fieldPath: Unsupported value: \"metadata.labels\": ...")],
+        );
+    }
+
+    /// `validateContainerResourceFieldSelector` and `validateContainerResourceDivisor` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn divisors_fit_the_resource() {
+        let check = |resource: &str, divisor: &str, expected: &[&str]| {
+            let reference = json!({"resource": resource, "divisor": divisor});
+            same(&resource_field_ref(&reference, &Path::new("r"), false), expected);
+        };
+        check("limits.cpu", "1m", &[]);
+        check("requests.memory", "1Mi", &[]);
+        check("limits.hugepages-2Mi", "1Gi", &[]);
+        check("limits.cpu", "0", &[]);
+        check("", "", &["r.resource: Required value"]);
+        check("limits.pods", "", &["r.resource: Unsupported value: \"limits.pods\": ..."]);
+        check(
+            "limits.cpu",
+            "2m",
+            &["r.divisor: Invalid value: \"limits.cpu\": \
+               only divisor's values 1m and 1 are supported with the cpu resource"],
+        );
+        check(
+            "limits.memory",
+            "2Mi",
+            &["r.divisor: Invalid value: \"limits.memory\": only divisor's values 1, 1k, 1M, 1G, \
+               1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource"],
+        );
+        same(
+            &resource_field_ref(&json!({"resource": "limits.cpu"}), &Path::new("r"), true),
+            &["r.containerName: Required value"],
+        );
+    }
+
+    /// `ValidateEnvFrom` of `pkg/apis/core/validation`.
+    #[test]
+    fn sources_of_many_variables_are_one_map_or_secret() {
+        let check = |source: Value, expected: &[&str]| {
+            same(&env_from(&json!({ "envFrom": [source] }), &Path::new("c")), expected);
+        };
+        check(json!({"prefix": "pre_", "configMapRef": {"name": "abc"}}), &[]);
+        check(json!({"secretRef": {"name": "abc"}}), &[]);
+        check(
+            json!({}),
+            &["c.envFrom: Invalid value: \"\": \
+               must specify one of: `configMapRef` or `secretRef`"],
+        );
+        check(
+            json!({"configMapRef": {"name": "a"}, "secretRef": {"name": "a"}}),
+            &["c.envFrom: Invalid value: \"\": \
+               may not have more than one field specified at a time"],
+        );
+        check(
+            json!({"configMapRef": {"name": ""}}),
+            &["c.envFrom[0].configMapRef.name: Required value"],
+        );
+        check(
+            json!({"prefix": "a=", "secretRef": {"name": "a"}}),
+            &["c.envFrom[0].prefix: Invalid value: \"a=\": a valid environment variable name..."],
+        );
+    }
+}

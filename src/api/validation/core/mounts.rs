@@ -171,3 +171,128 @@ pub(super) fn devices(
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    /// `ValidateVolumeMounts` of `pkg/apis/core/validation`.
+    #[test]
+    fn mounts_name_a_volume_and_unique_paths() {
+        let check = |list: Value, expected: &[&str]| {
+            let volume = json!({"emptyDir": {}});
+            let volumes = BTreeMap::from([("v", &volume), ("w", &volume)]);
+            let devices = json!([{"name": "d", "devicePath": "/dev/d"}]);
+            let container = json!({"volumeMounts": list, "volumeDevices": devices});
+            same(&mounts(&container, &volumes, &Path::new("c")), expected);
+        };
+        const AT: &str = "c.volumeMounts";
+        let mount = |changes: Value| with(&json!({"name": "v", "mountPath": "/m"}), &changes);
+        check(json!([mount(json!({})), mount(json!({"mountPath": "/n"}))]), &[]);
+        check(json!([mount(json!({"subPath": "a..b/c", "mountPath": "/a:b"}))]), &[]);
+        check(
+            json!([{"name": ""}]),
+            &[
+                &format!("{AT}[0].name: Required value"),
+                &format!("{AT}[0].name: Not found: \"\""),
+                &format!("{AT}[0].mountPath: Required value"),
+            ],
+        );
+        check(
+            json!([mount(json!({})), mount(json!({"name": "w"}))]),
+            &[&format!("{AT}[1].mountPath: Invalid value: \"/m\": must be unique")],
+        );
+        check(
+            json!([mount(json!({"mountPath": "/dev/d"}))]),
+            &[&format!(
+                "{AT}[0].mountPath: Invalid value: \"/dev/d\": \
+                 must not already exist as a path in volumeDevices"
+            )],
+        );
+        check(
+            json!([mount(json!({"subPath": "/a"}))]),
+            &[&format!("{AT}.subPath: Invalid value: \"/a\": must be a relative path")],
+        );
+        check(
+            json!([mount(json!({"subPath": "a", "subPathExpr": "b/../c"}))]),
+            &[
+                &format!(
+                    "{AT}[0].subPathExpr: Invalid value: \"b/../c\": \
+                     subPathExpr and subPath are mutually exclusive"
+                ),
+                &format!("{AT}.subPathExpr: Invalid value: \"b/../c\": must not contain '..'"),
+            ],
+        );
+        check(
+            json!([mount(json!({"mountPropagation": "Bidirectional"}))]),
+            &[&format!(
+                "{AT}.mountPropagation: Forbidden: \
+                 Bidirectional mount propagation is available only to privileged containers"
+            )],
+        );
+        check(
+            json!([mount(json!({"recursiveReadOnly": "Enabled"}))]),
+            &[&format!(
+                "{AT}.recursiveReadOnly: Forbidden: may only be specified when readOnly is true"
+            )],
+        );
+        check(
+            json!([mount(json!({"recursiveReadOnly": "X"}))]),
+            &[&format!(
+                "{AT}.recursiveReadOnly: Unsupported value: \"X\": \
+                 supported values: \"Disabled\", \"Enabled\", \"IfPossible\""
+            )],
+        );
+    }
+
+    /// `ValidateVolumeDevices` of `pkg/apis/core/validation`.
+    #[test]
+    fn devices_name_a_claim_and_unique_paths() {
+        let check = |list: Value, expected: &[&str]| {
+            let (claim, directory) =
+                (json!({"persistentVolumeClaim": {}}), json!({"emptyDir": {}}));
+            let volumes = BTreeMap::from([("p", &claim), ("q", &claim), ("e", &directory)]);
+            let mounts = json!([{"name": "m", "mountPath": "/m"}]);
+            let container = json!({"volumeDevices": list, "volumeMounts": mounts});
+            same(&devices(&container, &volumes, &Path::new("c")), expected);
+        };
+        const AT: &str = "c.volumeDevices[0]";
+        check(
+            json!([{"name": "p", "devicePath": "/dev/a"}, {"name": "q", "devicePath": "/dev/b"}]),
+            &[],
+        );
+        check(
+            json!([{"name": "e", "devicePath": "/dev/a"}]),
+            &[&format!(
+                "{AT}.name: Invalid value: \"e\": can only use volume source type of \
+                 PersistentVolumeClaim or Ephemeral for block mode"
+            )],
+        );
+        check(
+            json!([{"name": "x"}]),
+            &[&format!("{AT}.name: Not found: \"x\""), &format!("{AT}.devicePath: Required value")],
+        );
+        check(
+            json!([{"name": "p", "devicePath": "/dev/../a"}]),
+            &[&format!(
+                "{AT}.devicePath: Invalid value: \"/dev/../a\": can not contain backsteps ('..')"
+            )],
+        );
+        check(
+            json!([{"name": "p", "devicePath": "/dev/a"}, {"name": "p", "devicePath": "/dev/a"}]),
+            &[
+                "c.volumeDevices[1].name: Invalid value: \"p\": must be unique",
+                "c.volumeDevices[1].devicePath: Invalid value: \"/dev/a\": must be unique",
+            ],
+        );
+        check(
+            json!([{"name": "p", "devicePath": "/m"}]),
+            &[&format!(
+                "{AT}.devicePath: Invalid value: \"/m\": \
+                 must not already exist as a path in volumeMounts"
+            )],
+        );
+    }
+}

@@ -162,3 +162,130 @@ fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    fn pod(changes: Value) -> Value {
+        let containers = json!([{"name": "c", "image": "i", "resources": {}}]);
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": containers}});
+        crate::defaults::defaulter("", "v1", "Pod")(&mut pod);
+        with(&pod, &json!({ "spec": changes }))
+    }
+
+    fn check(old: Value, new: Value, expected: &[&str]) {
+        same(&validate_change(&pod(new), &pod(old)), expected);
+    }
+
+    /// `ValidatePodUpdate` of `pkg/apis/core/validation`.
+    #[test]
+    fn few_fields_of_pods_may_change() {
+        const DEADLINE: &str = "spec.activeDeadlineSeconds: Invalid value";
+        check(json!({}), json!({}), &[]);
+        check(json!({"activeDeadlineSeconds": 20}), json!({"activeDeadlineSeconds": 5}), &[]);
+        check(json!({}), json!({"activeDeadlineSeconds": 5}), &[]);
+        check(
+            json!({"activeDeadlineSeconds": 5}),
+            json!({"activeDeadlineSeconds": 6}),
+            &[&format!("{DEADLINE}: 6: must be less than or equal to previous value")],
+        );
+        check(
+            json!({"activeDeadlineSeconds": 5}),
+            json!({}),
+            &[&format!("{DEADLINE}: null: must not update from a positive integer to nil value")],
+        );
+        check(
+            json!({}),
+            json!({"nodeName": "n"}),
+            &["spec: Forbidden: pod updates may not change fields other than `spec.containers..."],
+        );
+        check(
+            json!({}),
+            json!({"initContainers": [{"name": "i", "image": "i", "imagePullPolicy": "Always",
+                "terminationMessagePolicy": "File"}]}),
+            &["spec.initContainers: Forbidden: pod updates may not add or remove containers"],
+        );
+        check(
+            json!({"terminationGracePeriodSeconds": -1}),
+            json!({"terminationGracePeriodSeconds": 1}),
+            &[],
+        );
+    }
+
+    /// `validateOnlyAddedTolerations` and `validateOnlyDeletedSchedulingGates` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn tolerations_are_added_and_gates_removed() {
+        let tolerations = |seconds: &[i64]| {
+            let list: Vec<Value> = seconds
+                .iter()
+                .map(|seconds| {
+                    json!({"key": "k", "operator": "Exists", "effect": "NoExecute",
+                        "tolerationSeconds": seconds})
+                })
+                .collect();
+            json!({ "tolerations": list })
+        };
+        check(tolerations(&[10]), tolerations(&[10, 20]), &[]);
+        check(tolerations(&[10]), tolerations(&[20]), &[]);
+        check(
+            tolerations(&[10]),
+            json!({}),
+            &["spec.tolerations: Forbidden: \
+               existing toleration can not be modified except its tolerationSeconds"],
+        );
+        let gates = |names: &[&str]| {
+            let list: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+            json!({ "schedulingGates": list })
+        };
+        check(gates(&["a", "b"]), gates(&["b"]), &[]);
+        check(
+            gates(&["a"]),
+            gates(&["a", "b"]),
+            &["spec.schedulingGates[1].name: Forbidden: \
+               only deletion is allowed, but found new scheduling gate 'b'"],
+        );
+    }
+
+    /// `ValidatePodEphemeralContainersUpdate` of `pkg/apis/core/validation`.
+    #[test]
+    fn ephemeral_containers_are_only_added() {
+        let of = |names: &[&str]| {
+            let list: Vec<Value> = names
+                .iter()
+                .map(|name| {
+                    json!({"name": name, "image": "i", "imagePullPolicy": "Always",
+                        "terminationMessagePolicy": "File"})
+                })
+                .collect();
+            pod(json!({ "ephemeralContainers": list }))
+        };
+        let check = |old: Value, new: Value, expected: &[&str]| {
+            same(&validate_subresource("ephemeralcontainers", &new, &old), expected);
+        };
+        check(of(&[]), of(&["a"]), &[]);
+        check(of(&["a", "b"]), of(&["b", "d", "a"]), &[]);
+        check(
+            of(&["a"]),
+            of(&[]),
+            &["spec.ephemeralContainers: Forbidden: \
+               existing ephemeral containers \"a\" may not be removed\n"],
+        );
+        let mut changed = of(&["a"]);
+        changed["spec"]["ephemeralContainers"][0]["image"] = json!("other");
+        check(
+            of(&["a"]),
+            changed,
+            &["spec.ephemeralContainers: Forbidden: \
+               existing ephemeral containers \"a\" may not be changed\n..."],
+        );
+        let mut fixed = of(&[]);
+        fixed["metadata"]["annotations"] = json!({ MIRROR: "x" });
+        let found = validate_subresource("ephemeralcontainers", &of(&["a"]), &fixed);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].detail, "static pods do not support ephemeral containers");
+    }
+}

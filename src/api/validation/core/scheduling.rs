@@ -376,3 +376,6 @@ pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests;

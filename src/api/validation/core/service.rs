@@ -574,3 +574,6 @@ fn families_stay(new: &Value, old: &Value) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests;

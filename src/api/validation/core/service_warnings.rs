@@ -74,3 +74,77 @@ pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
     }
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    /// `GetWarningsForService` of `pkg/api/service`.
+    #[test]
+    fn fields_without_effect_are_named() {
+        let check = |spec: Value, expected: &[&str]| {
+            same(&warnings(&json!({ "spec": spec }), None), expected);
+        };
+        check(json!({"type": "ClusterIP", "clusterIP": "1.2.3.4"}), &[]);
+        check(json!({"type": "ClusterIP", "clusterIP": "None", "sessionAffinity": "None"}), &[]);
+        check(
+            json!({"type": "ClusterIP", "clusterIP": "None", "loadBalancerIP": "1.2.3.4",
+                "externalIPs": ["1.2.3.4"], "sessionAffinity": "ClientIP"}),
+            &[
+                "spec.loadBalancerIP is ignored for headless services",
+                "spec.externalIPs is ignored for headless services",
+                "spec.SessionAffinity is ignored for headless services",
+            ],
+        );
+        check(
+            json!({"type": "NodePort", "externalIPs": ["1.2.3.4"]}),
+            &["spec.externalIPs is deprecated and may no longer be implemented in some clusters"],
+        );
+        check(
+            json!({"type": "ExternalName", "externalIPs": ["1.2.3.4"]}),
+            &["spec.externalIPs is ignored when spec.type is \"ExternalName\""],
+        );
+        check(
+            json!({"type": "NodePort", "externalName": "example.com"}),
+            &["spec.externalName is ignored when spec.type is not \"ExternalName\""],
+        );
+        check(
+            json!({"type": "NodePort", "trafficDistribution": "PreferClose"}),
+            &["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""],
+        );
+        let hints = "service.kubernetes.io/topology-aware-hints";
+        same(
+            &warnings(&json!({"metadata": {"annotations": { hints: "auto" }}}), None),
+            &["annotation service.kubernetes.io/topology-aware-hints is deprecated, \
+               please use service.kubernetes.io/topology-mode instead"],
+        );
+    }
+
+    /// `GetWarningsForService` of `pkg/api/service` with `GetWarningsForIP` and
+    /// `GetWarningsForCIDR` of `k8s.io/apimachinery/pkg/util/validation`.
+    #[test]
+    fn addresses_are_written_in_their_standard_form() {
+        let check = |changes: Value, expected: &[&str]| {
+            let base = json!({"type": "LoadBalancer"});
+            let spec = crate::validation::tests::with(&base, &changes);
+            same(&warnings(&json!({ "spec": spec }), None), expected);
+        };
+        check(
+            json!({"clusterIP": "2001:db8:0::0", "clusterIPs": ["2001:db8:0::0"]}),
+            &["spec.clusterIPs[0]: IPv6 address \"2001:db8:0::0\" \
+               should be in RFC 5952 canonical format (\"2001:db8::\")"],
+        );
+        check(
+            json!({"loadBalancerIP": "010.1.2.3"}),
+            &["spec.loadBalancerIP: non-standard IP address \"010.1.2.3\" is invalid: \
+               use \"10.1.2.3\""],
+        );
+        check(
+            json!({"loadBalancerSourceRanges": ["10.0.0.0/8", "10.1.0.0/8"]}),
+            &["spec.loadBalancerSourceRanges[1]: CIDR value \"10.1.0.0/8\" is ambiguous in this \
+               context (should be \"10.0.0.0/8\" or \"10.1.0.0/32\"?)"],
+        );
+    }
+}

@@ -365,3 +365,131 @@ pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
     }
     errors
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn check(list: Value, expected: &[&str]) {
+        same(&volumes(&json!({ "volumes": list }), "pod", &Path::new("s")).1, expected);
+    }
+
+    /// `ValidateVolumes` of `pkg/apis/core/validation`.
+    #[test]
+    fn volumes_have_unique_names_and_one_source() {
+        check(json!([{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}]), &[]);
+        check(json!([{"emptyDir": {}}]), &["s.volumes[0].name: Required value"]);
+        check(
+            json!([{"name": "a"}]),
+            &["s.volumes[0]: Required value: must specify a volume type"],
+        );
+        check(
+            json!([{"name": "a.b", "emptyDir": {}}]),
+            &["s.volumes[0].name: Invalid value: \"a.b\": must not contain dots"],
+        );
+        check(
+            json!([{"name": "a", "emptyDir": {}}, {"name": "a", "emptyDir": {}}]),
+            &["s.volumes[1].name: Duplicate value: \"a\""],
+        );
+        check(
+            json!([{"name": "a", "emptyDir": {}, "hostPath": {"path": "/x"}}]),
+            &["s.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"],
+        );
+        check(
+            json!([{"name": "a", "emptyDir": {"sizeLimit": "-1Gi"}}]),
+            &["s.volumes[0].emptyDir.sizeLimit: Forbidden: \
+               SizeLimit field must be a valid resource quantity"],
+        );
+        let claim = json!({"metadata": {"labels": {"a": "b"}}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        check(
+            json!([{"name": "a", "ephemeral": {"volumeClaimTemplate": claim}},
+                {"name": "b", "persistentVolumeClaim": {"claimName": "pod-a"}}]),
+            &["s.volumes[1].persistentVolumeClaim.claimName: Invalid value: \"pod-a\": \
+               must not reference a PVC that gets created for an ephemeral volume"],
+        );
+    }
+
+    /// `validateVolumeSource` and the functions of each source in `pkg/apis/core/validation`.
+    #[test]
+    fn sources_are_complete() {
+        let check = |kind: &str, source: Value, expected: &[&str]| {
+            let expected: Vec<String> =
+                expected.iter().map(|text| format!("s.volumes[0].{kind}.{text}")).collect();
+            let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+            check(json!([{ "name": "a", kind: source }]), &expected);
+        };
+        check("hostPath", json!({"path": "/mnt/path", "type": "Directory"}), &[]);
+        check("hostPath", json!({}), &["path: Required value"]);
+        check(
+            "hostPath",
+            json!({"path": "/foo/../bar"}),
+            &["path: Invalid value: \"/foo/../bar\": must not contain '..'"],
+        );
+        check(
+            "hostPath",
+            json!({"path": "/a", "type": "invalid"}),
+            &["type: Unsupported value: \"invalid\": ..."],
+        );
+        check("nfs", json!({"server": "s", "path": "/p"}), &[]);
+        check(
+            "nfs",
+            json!({"path": "p"}),
+            &["server: Required value", "path: Invalid value: \"p\": must be an absolute path"],
+        );
+        check("persistentVolumeClaim", json!({}), &["claimName: Required value"]);
+        check("csi", json!({"driver": "io.kubernetes.storage.csi"}), &[]);
+        check("csi", json!({}), &["driver: Required value"]);
+        check(
+            "csi",
+            json!({"driver": "a".repeat(64)}),
+            &["driver: Too long: may not be more than 63 bytes"],
+        );
+        check("image", json!({}), &["reference: Required value", "pullPolicy: Required value"]);
+    }
+
+    /// `validateKeyToPath`, `ValidateLocalNonReservedPath` and `validateDownwardAPIVolumeFile` of
+    /// `pkg/apis/core/validation`.
+    #[test]
+    fn paths_of_keys_stay_in_the_volume() {
+        let check = |item: Value, expected: &[&str]| {
+            let source = json!({"secretName": "s", "items": [item]});
+            check(json!([{"name": "a", "secret": source}]), expected);
+        };
+        const AT: &str = "s.volumes[0].secret.items[0]";
+        check(json!({"key": "k", "path": "p/..x/q", "mode": 0o777}), &[]);
+        check(json!({"path": "p"}), &[&format!("{AT}.key: Required value")]);
+        check(json!({"key": "k"}), &[&format!("{AT}.path: Required value")]);
+        for (path, text) in [
+            ("/p", "must be a relative path"),
+            ("a/../b", "must not contain '..'"),
+            ("../b", "must not contain '..'"),
+            ("..b", "must not start with '..'"),
+        ] {
+            let error = format!("{AT}.path: Invalid value: \"{path}\": {text}");
+            check(json!({"key": "k", "path": path}), &[&error]);
+        }
+        check(
+            json!({"key": "k", "path": "p", "mode": 512}),
+            &[&format!(
+                "{AT}.mode: Invalid value: 512: \
+                 must be a number between 0 and 0777 (octal), both inclusive"
+            )],
+        );
+        let field = json!({"apiVersion": "v1", "fieldPath": "metadata.labels"});
+        let file = |file: Value| downward_file(&file, &Path::new("f"));
+        same(&file(json!({"path": "p", "fieldRef": field})), &[""; 0]);
+        same(
+            &file(json!({"path": "p"})),
+            &["f: Required value: one of fieldRef and resourceFieldRef is required"],
+        );
+        same(
+            &file(json!({"path": "p", "fieldRef": field, "resourceFieldRef": {}})),
+            &["f: Invalid value: \"resource\": \
+               fieldRef and resourceFieldRef can not be specified simultaneously"],
+        );
+    }
+}

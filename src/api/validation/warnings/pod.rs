@@ -264,3 +264,99 @@ fn hidden_variables(container: &Value, path: &Path) -> Vec<String> {
     }
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    fn check(spec: Value, expected: &[&str]) {
+        same(&pod(&json!({"metadata": {"name": "p"}, "spec": spec}), None), expected);
+    }
+
+    /// `GetWarningsForPod` of `pkg/api/pod`.
+    #[test]
+    fn fields_without_effect_are_named() {
+        check(json!({}), &[]);
+        check(
+            json!({"terminationGracePeriodSeconds": -1}),
+            &["spec.terminationGracePeriodSeconds: must be >= 0; \
+               negative values are invalid and will be treated as 1"],
+        );
+        check(
+            json!({"overhead": {"memory": "1m"}}),
+            &["spec.overhead[memory]: fractional byte value \"1m\" is invalid, \
+               must be an integer"],
+        );
+        check(
+            json!({"containers": [{"name": "c", "resources": {"limits": {"memory": "100m"},
+                "requests": {"cpu": "100m", "ephemeral-storage": "200m"}}}]}),
+            &[
+                "spec.containers[0].resources.limits[memory]: \
+                 fractional byte value \"100m\" is invalid, must be an integer",
+                "spec.containers[0].resources.requests[ephemeral-storage]: \
+                 fractional byte value \"200m\" is invalid, must be an integer",
+            ],
+        );
+        check(
+            json!({"topologySpreadConstraints": [{"topologyKey": "zone"}]}),
+            &["spec.topologySpreadConstraints[0].labelSelector: \
+               a null labelSelector results in matching no pod"],
+        );
+        check(
+            json!({"nodeSelector": {"beta.kubernetes.io/arch": "amd64"}}),
+            &["spec.nodeSelector[beta.kubernetes.io/arch]: \
+               deprecated since v1.14; use \"kubernetes.io/arch\" instead"],
+        );
+        check(
+            json!({"hostAliases": [{"ip": "010.1.2.3"}],
+                "dnsConfig": {"nameservers": ["1.2.3.4"]}}),
+            &["spec.hostAliases[0].ip: non-standard IP address \"010.1.2.3\" is invalid: \
+               use \"10.1.2.3\""],
+        );
+    }
+
+    /// `GetWarningsForPod` of `pkg/api/pod`.
+    #[test]
+    fn annotations_that_fields_replaced_are_named() {
+        let check = |key: &str, spec: Value, expected: &[&str]| {
+            let meta = json!({"annotations": { key: "runtime/default" }});
+            let object = json!({"metadata": meta, "spec": spec});
+            same(&template(&object, &Path::new("template")), expected);
+        };
+        const AT: &str = "template.metadata.annotations";
+        let spec = || json!({"containers": [{"name": "c"}]});
+        const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
+        check(
+            SECCOMP,
+            spec(),
+            &[&format!(
+                "{AT}[{SECCOMP}]: non-functional in v1.27+; \
+                 use the \"seccompProfile\" field instead"
+            )],
+        );
+        check(SECCOMP, json!({"securityContext": {"seccompProfile": {}}}), &[]);
+        const CRITICAL: &str = "scheduler.alpha.kubernetes.io/critical-pod";
+        check(
+            CRITICAL,
+            spec(),
+            &[&format!(
+                "{AT}[{CRITICAL}]: non-functional in v1.16+; \
+                 use the \"priorityClassName\" field instead"
+            )],
+        );
+        const ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/c";
+        check(
+            ARMOR,
+            spec(),
+            &[&format!(
+                "{AT}[{ARMOR}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+            )],
+        );
+        let mut same_profile = spec();
+        same_profile["securityContext"] = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        check(ARMOR, same_profile, &[]);
+        same(&template(&Value::Null, &Path::new("template")), &[""; 0]);
+    }
+}

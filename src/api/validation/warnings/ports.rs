@@ -96,3 +96,49 @@ fn names(ports: &[Port<'_>]) -> Vec<String> {
     }
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    /// `TestWarnings` of `pkg/api/pod`.
+    #[test]
+    fn ports_that_overlap_are_named() {
+        let check = |ports: &[Value], expected: &[&str]| {
+            let container = json!({ "ports": ports });
+            same(&warnings(&[(&container, Path::new("c"))]), expected);
+        };
+        let tcp = json!({"containerPort": 80, "protocol": "TCP"});
+        let udp = json!({"containerPort": 80, "protocol": "UDP"});
+        let at = |port: i64, ip: &str| {
+            let mut at = json!({"containerPort": 80, "protocol": "TCP", "hostPort": port});
+            at["hostIP"] = json!(ip);
+            at
+        };
+        check(&[tcp.clone(), udp], &[]);
+        check(
+            &[tcp.clone(), tcp.clone()],
+            &["c.ports[1]: duplicate port definition with c.ports[0]"],
+        );
+        check(&[tcp, at(80, "")], &["c.ports[1]: overlapping port definition with c.ports[0]"]);
+        check(&[at(80, ""), at(81, "")], &[]);
+        check(&[at(80, "1.1.1.1"), at(80, "2.2.2.2")], &[]);
+        check(
+            &[at(80, ""), at(80, "1.1.1.1")],
+            &["c.ports[1]: dangerously ambiguous port definition with c.ports[0]"],
+        );
+        let named = |number: i64| json!({"name": "p", "containerPort": number, "protocol": "TCP"});
+        check(
+            &[named(80), named(81)],
+            &["c.ports[1]: duplicate port name \"p\" with c.ports[0], services and probes that \
+               select ports by name will use c.ports[0]"],
+        );
+        check(
+            &[json!({"containerPort": 80, "protocol": "TCP", "hostIP": "1.1.1.1"})],
+            &["c.ports[0]: hostIP set without hostPort: {Name: HostPort:0 ContainerPort:80 \
+               Protocol:TCP HostIP:1.1.1.1}"],
+        );
+    }
+}
