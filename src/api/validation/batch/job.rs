@@ -423,7 +423,8 @@ mod tests {
             json!({"completionMode": "Indexed", "completions": 1, "maxFailedIndexes": 2}),
             &[
                 "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",
-                "spec.maxFailedIndexes: Invalid value: 2: must be less than or equal to completions",
+                "spec.maxFailedIndexes: Invalid value: 2: \
+                 must be less than or equal to completions",
             ],
         );
         check(

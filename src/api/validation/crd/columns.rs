@@ -128,3 +128,118 @@ pub(super) fn selectable(root: &Value, fields: &Value, before: &Value, path: &Pa
 fn items_of(list: &Value) -> &[Value] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::{same, with};
+    use serde_json::json;
+
+    /// `ValidateCustomResourceDefinitionSubresources` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn paths_of_scales_are_below_spec_and_status() {
+        let check = |changes: Value, expected: &[&str]| {
+            let base = json!({"specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas"});
+            same(&scale(&with(&base, &changes), &Path::new("s")), expected);
+        };
+        check(json!({}), &[]);
+        check(json!({"labelSelectorPath": ".status.labels"}), &[]);
+        check(json!({"labelSelectorPath": ".spec.labels"}), &[]);
+        check(
+            json!({"specReplicasPath": "", "statusReplicasPath": ""}),
+            &[
+                "s.scale.specReplicasPath: Required value",
+                "s.scale.statusReplicasPath: Required value",
+            ],
+        );
+        check(
+            json!({"specReplicasPath": "spec.replicas"}),
+            &["s.scale.specReplicasPath: Invalid value: \"spec.replicas\": \
+               must be a simple json path starting with ."],
+        );
+        check(
+            json!({"specReplicasPath": ".status.replicas"}),
+            &["s.scale.specReplicasPath: Invalid value: \".status.replicas\": \
+               should be a json path under .spec"],
+        );
+        check(
+            json!({"statusReplicasPath": ".spec.replicas"}),
+            &["s.scale.statusReplicasPath: Invalid value: \".spec.replicas\": \
+               should be a json path under .status"],
+        );
+        check(
+            json!({"labelSelectorPath": ".metadata.labels"}),
+            &["s.scale.labelSelectorPath: Invalid value: \".metadata.labels\": \
+               should be a json path under either .spec or .status"],
+        );
+    }
+
+    /// `ValidateCustomResourceColumnDefinition` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn columns_have_a_name_a_type_and_a_path() {
+        let check = |changes: Value, expected: &[&str]| {
+            let base = json!({"name": "n", "type": "string", "jsonPath": ".spec.a"});
+            same(&of_column(&with(&base, &changes), &Path::new("c")), expected);
+        };
+        const TYPES: &str = "must be one of boolean,date,integer,number,string";
+        check(json!({}), &[]);
+        check(json!({"type": "integer", "format": "int64", "jsonPath": "."}), &[]);
+        check(json!({"name": ""}), &["c.name: Required value"]);
+        check(json!({"type": null}), &[&format!("c.type: Required value: {TYPES}")]);
+        check(json!({"type": "int"}), &[&format!("c.type: Invalid value: \"int\": {TYPES}")]);
+        check(
+            json!({"format": "x"}),
+            &["c.format: Invalid value: \"x\": must be one of \
+               byte,date,date-time,double,float,int32,int64,password"],
+        );
+        check(json!({"jsonPath": ""}), &["c.JSONPath: Required value"]);
+        check(
+            json!({"jsonPath": "spec"}),
+            &["c.JSONPath: Invalid value: \"spec\": must be a simple json path starting with ."],
+        );
+    }
+
+    /// `ValidateCustomResourceSelectableFields` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn selectable_fields_are_few_and_scalar() {
+        let text = json!({"type": "string"});
+        let letters = json!({"a": text, "b": text, "c": text, "d": text, "e": text, "f": text,
+            "g": text, "h": text, "i": text, "n": {"type": "number"}});
+        let root = json!({"type": "object", "properties": {
+            "metadata": {"type": "object", "properties": {"name": text}},
+            "spec": {"type": "object", "properties": letters}}});
+        let check = |paths: &[&str], expected: &[&str]| {
+            let fields: Vec<Value> = paths.iter().map(|path| json!({ "jsonPath": path })).collect();
+            same(&selectable(&root, &json!(fields), &Value::Null, &Path::new("f")), expected);
+        };
+        check(&[".spec.a", ".spec.b"], &[]);
+        check(&[""], &["f[0].jsonPath: Required value"]);
+        check(
+            &[".spec.unknown"],
+            &["f[0].jsonPath: Invalid value: \".spec.unknown\": \
+               is an invalid path: does not refer to a valid field"],
+        );
+        check(
+            &[".spec['a']"],
+            &["f[0].jsonPath: Invalid value: \".spec['a']\": \
+               is an invalid path: array notation is not allowed"],
+        );
+        check(
+            &[".metadata.name"],
+            &["f[0].jsonPath: Invalid value: \".metadata.name\": \
+               must not point to fields in metadata"],
+        );
+        check(
+            &[".spec.n"],
+            &["f[0].jsonPath: Invalid value: \".spec.n\": \
+               must point to a field of type string, boolean or integer. ..."],
+        );
+        check(&[".spec.a", ".spec.a"], &["f[1].jsonPath: Duplicate value: \".spec.a\""]);
+        let nine =
+            ["a", "b", "c", "d", "e", "f", "g", "h", "i"].map(|name| format!(".spec.{name}"));
+        let nine: Vec<&str> = nine.iter().map(String::as_str).collect();
+        check(&nine[..8], &[]);
+        check(&nine, &["f: Too many: 9: must have at most 8 items"]);
+    }
+}

@@ -119,3 +119,86 @@ fn loose_keys(schema: &Value) -> bool {
         && matches!(list, "set" | "map")
         && !schema::whole_items(item, list, keys, &Path::default()).is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn definition(schema: Value) -> Value {
+        json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}})
+    }
+
+    /// `requireStructuralSchema`, `requireValidPropertyType`, `requireAtomicSetType` and
+    /// `requireMapListKeysMapSetValidation` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn rules_that_the_old_definition_broke_are_not_asked() {
+        let check = |schema: Value, expected: [bool; 4]| {
+            let old = definition(schema);
+            let asked = Options::of(&old, &old);
+            let found = [asked.property_types, asked.structural, asked.atomic_sets, asked.map_keys];
+            assert_eq!(found, expected, "{old}");
+        };
+        let list = |kind: &str, item: Value| {
+            let keys = if kind == "map" { json!(["k"]) } else { json!([]) };
+            let list = json!({"type": "array", "x-kubernetes-list-type": kind, "items": item,
+                "x-kubernetes-list-map-keys": keys});
+            json!({"type": "object", "properties": {"l": list}})
+        };
+        let keyed = |required: Value| {
+            json!({"type": "object", "required": required,
+                "properties": {"k": {"type": "string"}}})
+        };
+        check(json!({"type": "object"}), [true; 4]);
+        check(
+            json!({"type": "object", "properties": {"p": {"type": "bool"}}}),
+            [false, true, true, true],
+        );
+        check(list("set", json!({"type": "string"})), [true; 4]);
+        check(list("set", json!({"type": "object"})), [true, true, false, true]);
+        check(list("set", json!({"type": "object", "x-kubernetes-map-type": "atomic"})), [true; 4]);
+        check(list("map", keyed(json!(["k"]))), [true; 4]);
+        check(list("map", keyed(json!([]))), [true, true, true, false]);
+    }
+
+    /// `requireStructuralSchema` and `validateCustomResourceDefinitionSpec` of
+    /// `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn schemas_may_stay_unstructured_where_unknown_fields_are_kept() {
+        let of = |preserves: bool, schema: Value| {
+            let mut old = definition(schema);
+            old["spec"]["preserveUnknownFields"] = json!(preserves);
+            Options::of(&old, &old).structural
+        };
+        let untyped = || json!({"properties": {"p": {}}});
+        assert!(!of(true, untyped()));
+        assert!(of(false, untyped()));
+        assert!(of(true, json!({"type": "object"})));
+        assert!(of(true, json!({"properties": {"p": {"x-kubernetes-int-or-string": true}}})));
+    }
+
+    /// `ValidateCustomResourceDefinition` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn everything_is_asked_of_a_new_definition() {
+        let new = definition(json!({"properties": {"p": {"type": "bool"}}}));
+        let asked = Options::of(&new, &Value::Null);
+        assert!(asked.review_versions && asked.schemas && asked.property_types);
+        assert!(asked.structural && asked.pruned_defaults && asked.atomic_sets && asked.map_keys);
+    }
+
+    /// `hasValidConversionReviewVersionOrEmpty` and `requireOpenAPISchema` of
+    /// `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn unknown_review_versions_and_absent_schemas_may_stay() {
+        let of = |versions: Value| {
+            let webhook = json!({"conversionReviewVersions": versions});
+            let old = json!({"spec": {"conversion": {"webhook": webhook}, "versions": [{}]}});
+            let asked = Options::of(&old, &old);
+            (asked.review_versions, asked.schemas)
+        };
+        assert_eq!(of(json!(["v1"])), (true, false));
+        assert_eq!(of(json!(["v0", "v1beta1"])), (true, false));
+        assert_eq!(of(json!(["v0"])), (false, false));
+        assert_eq!(of(json!([])), (true, false));
+    }
+}

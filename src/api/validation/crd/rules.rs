@@ -238,3 +238,53 @@ fn too_costly(what: &str, cost: u64, limit: u64) -> String {
         "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+
+    /// `getCostErrorMessage` of `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn costs_above_the_limit_are_shown_by_their_factor() {
+        let check = |cost: u64, factor: &str| {
+            let text = too_costly("cost", cost, 1000);
+            let start = format!("cost exceeds budget by factor of {factor} (try simplifying");
+            assert!(text.starts_with(&start), "{text}");
+        };
+        check(1001, "1.001000x");
+        check(1499, "1.499000x");
+        check(1500, "1.5x");
+        check(20_000, "20.0x");
+        check(100_000, "100.0x");
+        check(100_001, "more than 100x");
+    }
+
+    /// `ValidateCustomResourceDefinitionOpenAPISchema` and `TotalCost` of
+    /// `pkg/apis/apiextensions/validation`.
+    #[test]
+    fn the_most_expensive_rules_are_named_when_all_together_cost_too_much() {
+        const TEXT: &str = "Forbidden: contributed to estimated rule cost total exceeding cost \
+            limit for entire OpenAPIv3 schema";
+        let of = |costs: &[u64]| {
+            let mut total = Total::default();
+            for (index, cost) in costs.iter().enumerate() {
+                total.add(Path::new("r").index(index), *cost);
+            }
+            total.errors(&Path::new("s"))
+        };
+        let limit = STATIC_PER_DEFINITION;
+        same(&of(&[]), &[]);
+        same(&of(&[limit]), &[]);
+        same(
+            &of(&[1, limit, limit * 2]),
+            &[
+                &format!("r[2]: {TEXT}"),
+                &format!("r[1]: {TEXT}"),
+                "s: Forbidden: x-kubernetes-validations estimated rule cost total for entire \
+                 OpenAPIv3 schema exceeds budget by factor of 3.0x (try simplifying the rule...",
+            ],
+        );
+        assert_eq!(of(&[limit; 6]).len(), EXPENSIVE_MAX + 1);
+    }
+}

@@ -448,3 +448,6 @@ pub(super) fn whole_items(item: &Value, list: &str, keys: &[Value], path: &Path)
     }
     errors
 }
+
+#[cfg(test)]
+mod tests;

@@ -280,3 +280,144 @@ fn complete(
         complete(property, specified, &below, &path, errors, depth);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+
+    fn check(schema: Value, expected: &[&str]) {
+        same(&errors(&schema, &Path::new("s")), expected);
+    }
+
+    /// `validateStructuralInvariants` of `pkg/apiserver/schema`.
+    #[test]
+    fn every_field_has_a_type() {
+        let property = |schema: Value, expected: &[&str]| {
+            check(json!({"type": "object", "properties": {"p": schema}}), expected);
+        };
+        const AT: &str = "s.properties[p]";
+        property(json!({"type": "string"}), &[]);
+        property(json!({"x-kubernetes-int-or-string": true, "anyOf": either()}), &[]);
+        property(json!({"x-kubernetes-preserve-unknown-fields": true}), &[]);
+        check(json!({}), &["s.type: Required value: must not be empty at the root"]);
+        check(
+            json!({"type": "array", "items": {"type": "string"}}),
+            &["s.type: Invalid value: \"array\": must be object at the root"],
+        );
+        check(
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            &["s.additionalProperties: Forbidden: must not be used at the root"],
+        );
+        property(
+            json!({}),
+            &[&format!("{AT}.type: Required value: must not be empty for specified object fields")],
+        );
+        property(
+            json!({"type": "array"}),
+            &[&format!("{AT}.items: Required value: must be specified")],
+        );
+        property(
+            json!({"type": "array", "items": {}}),
+            &[&format!(
+                "{AT}.items.type: Required value: must not be empty for specified array items"
+            )],
+        );
+        property(
+            json!({"x-kubernetes-embedded-resource": true, "type": "string"}),
+            &[
+                &format!(
+                    "{AT}.properties: Required value: must not be empty if \
+                     x-kubernetes-embedded-resource is true without \
+                     x-kubernetes-preserve-unknown-fields"
+                ),
+                &format!(
+                    "{AT}.type: Invalid value: \"string\": \
+                     must be object if x-kubernetes-embedded-resource is true"
+                ),
+            ],
+        );
+        property(
+            json!({"x-kubernetes-int-or-string": true,
+                "x-kubernetes-preserve-unknown-fields": true}),
+            &[&format!(
+                "{AT}.x-kubernetes-preserve-unknown-fields: Invalid value: true: \
+                 must be false if x-kubernetes-int-or-string is true"
+            )],
+        );
+    }
+
+    /// `TestValidateStructuralMetadataInvariants` of `pkg/apiserver/schema`.
+    #[test]
+    fn metadata_at_the_root_restricts_names_only() {
+        let meta = |schema: Value, expected: &[&str]| {
+            check(json!({"type": "object", "properties": {"metadata": schema}}), expected);
+        };
+        const AT: &str = "s.properties[metadata]";
+        let name = json!({"type": "string", "pattern": "^a"});
+        meta(json!({"type": "object", "properties": {"name": name, "generateName": name}}), &[]);
+        const OTHER: &str = "must not specify anything other than name and generateName, but \
+            metadata is implicitly specified";
+        meta(
+            json!({"type": "object", "properties": {"labels": {"type": "object"}}}),
+            &[&format!("{AT}: Forbidden: {OTHER}")],
+        );
+        meta(
+            json!({"type": "object", "minProperties": 1}),
+            &[&format!("{AT}: Forbidden: {OTHER}")],
+        );
+        meta(
+            json!({"type": "string"}),
+            &[&format!("{AT}.type: Invalid value: \"string\": must be object")],
+        );
+        check(
+            json!({"type": "object", "properties": {"kind": {"type": "integer"}}}),
+            &["s.properties[kind].type: Invalid value: \"integer\": must be string"],
+        );
+    }
+
+    /// `validateNestedValueValidation` and `validateStructuralCompleteness` of
+    /// `pkg/apiserver/schema`.
+    #[test]
+    fn conditions_restrict_specified_fields_only() {
+        let of = |key: &str, below: Value| {
+            let fields = json!({"a": {"type": "string"}});
+            json!({"type": "object", "properties": fields, key: [below]})
+        };
+        check(of("anyOf", json!({"properties": {"a": {"minLength": 1}}})), &[]);
+        check(
+            of("oneOf", json!({"properties": {"b": {"minLength": 1}}})),
+            &["s.properties[b]: Required value: \
+               because it is defined in s.oneOf[0].properties[b]"],
+        );
+        check(
+            of("allOf", json!({"type": "object", "nullable": true, "default": {}})),
+            &[
+                "s.allOf[0].default: Forbidden: must be undefined to be structural",
+                "s.allOf[0].nullable: Forbidden: must be false to be structural",
+                "s.allOf[0].type: Forbidden: must be empty to be structural",
+            ],
+        );
+        let not = json!({"type": "object", "not": {"description": "d"}});
+        check(not, &["s.not.description: Forbidden: must be empty to be structural"]);
+    }
+
+    /// `validateUnsupportedFields` of `pkg/apiserver/schema`.
+    #[test]
+    fn unsupported_fields_make_a_schema_unreadable() {
+        let some = json!({"a": {}});
+        for (key, value) in [
+            ("id", json!("x")),
+            ("$ref", json!("x")),
+            ("patternProperties", some.clone()),
+            ("dependencies", some.clone()),
+            ("additionalItems", json!(true)),
+            ("definitions", some),
+        ] {
+            let schema = json!({"type": "object", "properties": {"p": { key: value }}});
+            let text = format!("OpenAPIV3Schema '{key}' is not supported");
+            assert_eq!(unreadable(&schema), Some(text));
+        }
+        assert_eq!(unreadable(&json!({"type": "object"})), None);
+    }
+}

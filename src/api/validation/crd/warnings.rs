@@ -40,3 +40,37 @@ fn found(definition: &Value) -> Vec<String> {
     }
     texts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validation::tests::same;
+    use serde_json::json;
+
+    /// `WarningsOnCreate` and `WarningsOnUpdate` of `pkg/registry/customresourcedefinition`.
+    #[test]
+    fn formats_and_sets_without_effect_are_named_once() {
+        let definition = |property: Value| {
+            let schema = json!({"type": "object", "properties": {"p": property, "q": property}});
+            json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}})
+        };
+        let check = |property: Value, expected: &[&str]| {
+            let new = definition(property);
+            same(&warnings(&new, None), expected);
+            same(&warnings(&new, Some(&definition(json!({"type": "string"})))), expected);
+            same(&warnings(&new, Some(&new)), &[""; 0]);
+        };
+        let set =
+            |item: Value| json!({"type": "array", "x-kubernetes-list-type": "set", "items": item});
+        check(json!({"type": "string", "format": "date-time"}), &[]);
+        check(json!({"type": "string", "format": "nope"}), &["unrecognized format \"nope\""]);
+        check(set(json!({"type": "string"})), &[]);
+        for kind in ["array", "object"] {
+            let text = format!(
+                "x-kubernetes-list-type: set for items of type \"{kind}\" is not supported by \
+                 server-side apply or CEL validation rules"
+            );
+            check(set(json!({ "type": kind })), &[&text]);
+        }
+    }
+}
