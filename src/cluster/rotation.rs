@@ -350,11 +350,11 @@ mod tests {
         let told: Vec<String> = told.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 6, "{told:?}");
         for (line, file) in told.iter().zip([
-            "server-ca: who believes",
-            "client-ca: who believes",
-            "request-header-ca: who believes",
-            "etcd/server-ca: who believes",
-            "etcd/peer-ca: who believes",
+            "server-ca: machines that trust",
+            "client-ca: machines that trust",
+            "request-header-ca: machines that trust",
+            "etcd/server-ca: machines that trust",
+            "etcd/peer-ca: machines that trust",
             "service.key: lacks the key",
         ]) {
             assert!(line.starts_with(file), "{line}");

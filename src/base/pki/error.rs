@@ -256,7 +256,7 @@ pub enum RotationError {
     NewUntrusted(#[source] ChainError),
     /// Machines with the new bundle would not trust certificates of the old CA.
     #[error(
-        "certificates that the CA in use has signed would not be believed any more ({0}); append \
+        "certificates that the CA in use has signed would no longer be trusted ({0}); append \
          the certificate of the CA in use to the file, or use --force"
     )]
     OldUntrusted(#[source] ChainError),
