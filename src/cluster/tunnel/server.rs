@@ -145,8 +145,8 @@ impl Tunnels {
             let text = format!("a tunnel requires an upgrade to {PROTOCOL} over HTTP/1.1");
             return refuse(StatusCode::UPGRADE_REQUIRED, &text);
         }
-        // The agent may not have detected yet that its tunnel to this server ended: then the new one
-        // is accepted.
+        // The agent may not have detected yet that its tunnel to this server ended: then the new
+        // one is accepted.
         if header_contains(request.headers(), HAVE_HEADER, &self.0.id) && self.has(node) {
             let text = "the node already has a tunnel to this server";
             return self.with_server_id(refuse(StatusCode::CONFLICT, text));

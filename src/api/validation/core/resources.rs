@@ -146,8 +146,8 @@ fn huge_page_value(name: &str, amount: Quantity, field: &Path) -> Option<Error> 
 }
 
 /// Validates `resources` of a container, or of a pod if `pod` is true
-/// (`ValidateContainerResourceRequirements`). `claims` contains the sorted names of the pod's resource
-/// claims.
+/// (`ValidateContainerResourceRequirements`). `claims` contains the sorted names of the pod's
+/// resource claims.
 pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let (limits, requests) = (path.child("limits"), path.child("requests"));
