@@ -262,20 +262,25 @@ impl Shared {
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
+        self.record_end(address, &id, &why);
+    }
+
+    /// Records that the tunnel to `address` of the server `id` has ended.
+    fn record_end(&self, address: &str, id: &str, why: &str) {
         let mut is_lost = true;
         self.up.send_modify(|up| {
-            let left = up.get_mut(&id).map_or(0, |addresses| {
+            let left = up.get_mut(id).map_or(0, |addresses| {
                 addresses.retain(|a| a != address);
                 addresses.len()
             });
             is_lost = left == 0;
             if is_lost {
-                up.remove(&id);
+                up.remove(id);
             }
         });
         if is_lost {
             tracing::info!(server = address, why, "tunnel: connection to server lost");
-            self.servers.lost(address, &why);
+            self.servers.lost(address, why);
         } else {
             // Another address has a tunnel to the server, so the server is not reported as lost.
             tracing::debug!(server = address, why, "tunnel: replaced by tunnel of another address");
