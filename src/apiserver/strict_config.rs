@@ -1,7 +1,63 @@
 //! Parses configuration files strictly: collects type errors, unknown fields and validation errors.
 
+use api::codec::{DecodeError, yaml};
 use api::field::{Error, Path, go_quote};
 use serde_json::{Map, Value};
+
+use crate::response::aggregate::aggregate_errors;
+
+/// A configuration file that is not an object with distinct keys.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    /// It is neither YAML nor JSON.
+    #[error(transparent)]
+    Syntax(#[from] DecodeError),
+    /// It is not an object; contains the required fields.
+    #[error("is no object with {0}")]
+    NotObject(&'static str),
+    /// A key occurs twice; contains the error of upstream's strict decoder.
+    #[error("strict decoding error: {0}")]
+    DuplicateKey(String),
+}
+
+/// A configuration file, decoded from YAML or JSON.
+pub(crate) struct ConfigDocument {
+    pub(crate) value: Value,
+    duplicate: Option<String>,
+}
+
+impl ConfigDocument {
+    /// Decodes a file of any shape.
+    ///
+    /// # Errors
+    /// The file is neither YAML nor JSON.
+    pub(crate) fn decode(text: &[u8]) -> Result<Self, DocumentError> {
+        let (value, duplicate) = yaml::parse_doubled(text)?;
+        Ok(Self { value, duplicate })
+    }
+
+    /// Returns the object; `fields` are those that the error names as required.
+    ///
+    /// # Errors
+    /// The file is not an object.
+    pub(crate) fn object(
+        &self,
+        fields: &'static str,
+    ) -> Result<&Map<String, Value>, DocumentError> {
+        self.value.as_object().ok_or(DocumentError::NotObject(fields))
+    }
+
+    /// Rejects a file in which a key occurs twice.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub(crate) fn check_keys(&self) -> Result<(), DocumentError> {
+        match &self.duplicate {
+            Some(duplicate) => Err(DocumentError::DuplicateKey(duplicate.clone())),
+            None => Ok(()),
+        }
+    }
+}
 
 /// The errors of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,19 +69,8 @@ pub enum ConfigError {
     #[error("strict decoding error: {}", .0.join(", "))]
     UnknownFields(Vec<String>),
     /// Upstream's validation errors.
-    #[error("{}", joined(.0))]
+    #[error("{}", aggregate_errors(.0))]
     Invalid(Vec<Error>),
-}
-
-/// Joins validation errors like upstream's `ToAggregate`: several are in brackets.
-fn joined(errors: &[Error]) -> String {
-    match errors {
-        [one] => one.to_string(),
-        several => {
-            let texts: Vec<String> = several.iter().map(ToString::to_string).collect();
-            format!("[{}]", texts.join(", "))
-        }
-    }
 }
 
 /// Collects the errors of a file.

@@ -373,7 +373,7 @@ impl JoinClient<'_> {
             .header(header::CONTENT_TYPE, "application/json");
         if let Some(authorization) = self.authorization {
             let mut value = header::HeaderValue::from_str(authorization.reveal())
-                .map_err(|_| Error::Local("the token cannot stand in a header".into()))?;
+                .map_err(|_| Error::Local("the token cannot be sent in a header".into()))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }

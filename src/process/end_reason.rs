@@ -1,5 +1,5 @@
-//! Why this process is asked to end: only the process stops and pods keep running, or the machine
-//! shuts down and pods terminate.
+//! The reason for the end of this process: only the process stops and pods keep running, or the
+//! machine shuts down and pods terminate.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// services at once.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why the process is asked to end.
+/// The reason for the end of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndReason {
     /// Only this process stops; pods keep running.
@@ -22,7 +22,7 @@ pub(crate) enum EndReason {
 }
 
 /// Waits for SIGTERM, SIGINT or SIGPWR. SIGPWR means that the machine shuts down; for SIGTERM the
-/// service manager is asked.
+/// service manager is queried.
 pub(crate) async fn wait_for_signal() -> EndReason {
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut power)) = (
         signal(SignalKind::terminate()),

@@ -53,7 +53,7 @@ impl TaskSets {
         [&self.api, &self.store, &self.peers]
     }
 
-    /// Resolves once one of the sets is asked to end, because of SIGTERM or a critical task that
+    /// Resolves once one of the sets shuts down, because of SIGTERM or a critical task that
     /// failed.
     pub(crate) async fn shutdown_requested(&self) {
         let [api, store, peers] = self.in_order().map(|set| set.shutdown().clone());

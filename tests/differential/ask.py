@@ -374,8 +374,8 @@ def main():
     )
     p.add_argument(
         "--again",
-        help="an --out of the same seed: of its requests those that were in no class are asked "
-             "again, nothing else",
+        help="an --out of the same seed: repeats only those of its requests whose difference has no "
+             "class",
     )
     p.add_argument("--only")
     p.add_argument(

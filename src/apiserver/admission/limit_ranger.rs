@@ -1,6 +1,5 @@
 //! LimitRanger: the defaults and limits of a namespace for containers, pods and claims.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::Status;
@@ -13,6 +12,7 @@ use super::pod_resources::{Amounts, Side, amounts, total};
 use super::{Operation, Plugin, Request};
 use crate::registry::lookup;
 use crate::registry::lookup::Lookup;
+use crate::response::aggregate::aggregate_errors;
 
 /// The LimitRanger plugin.
 pub struct LimitRanger(pub Arc<dyn Lookup>);
@@ -231,17 +231,6 @@ fn check_claim(range: &Value, claim: &Value) -> Vec<String> {
     errors
 }
 
-/// Upstream's aggregate of error messages: one alone, several in brackets, without duplicates.
-pub(super) fn aggregate(errors: &[String]) -> String {
-    let mut seen = HashSet::new();
-    let once: Vec<&str> =
-        errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
-    match once.as_slice() {
-        [one] => (*one).to_owned(),
-        many => format!("[{}]", many.join(", ")),
-    }
-}
-
 #[async_trait]
 impl Plugin for LimitRanger {
     fn name(&self) -> &'static str {
@@ -272,7 +261,7 @@ impl Plugin for LimitRanger {
                 check_claim(&range, value)
             };
             if !errors.is_empty() {
-                return Err(request.forbidden(object, &aggregate(&errors)));
+                return Err(request.forbidden(object, &aggregate_errors(&errors)));
             }
         }
         Ok(())

@@ -3,10 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use api::codec::DecodeError;
 use tokio::task::JoinError;
 
-use crate::strict_config::ConfigError;
+use crate::strict_config::{ConfigError, DocumentError};
 
 /// The audit configuration is unusable. Messages name the flag, the file and the field.
 #[derive(Debug, thiserror::Error)]
@@ -49,15 +48,9 @@ pub enum AuditError {
 /// A policy file is invalid (`pkg/apis/audit/validation`).
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The file is neither YAML nor JSON.
-    #[error("{0}")]
-    Syntax(#[from] DecodeError),
-    /// A key occurs twice.
-    #[error("strict decoding error: {0}")]
-    DuplicateKey(String),
-    /// The document is not an object.
-    #[error("is no object with apiVersion, kind and rules")]
-    NotAnObject,
+    /// The file is not an object with distinct keys.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
     /// `apiVersion` or `kind` is absent.
     #[error("{field}: Required value: must be {expected}")]
     Missing {

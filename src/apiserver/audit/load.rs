@@ -1,12 +1,11 @@
 //! Parses a policy file strictly, and validates it with upstream's messages
 //! (`pkg/apis/audit/validation`).
 
-use api::codec;
 use api::field::{Error, Path};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
-use crate::strict_config::Reader;
+use crate::strict_config::{ConfigDocument, Reader};
 
 use super::error::PolicyError;
 use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
@@ -19,11 +18,9 @@ pub(super) const VERSION: &str = "audit.k8s.io/v1";
 /// # Errors
 /// The field and its error.
 pub(crate) fn policy(text: &[u8]) -> Result<Policy, PolicyError> {
-    let (value, duplicate) = codec::yaml::parse_doubled(text)?;
-    if let Some(duplicate) = duplicate {
-        return Err(PolicyError::DuplicateKey(duplicate));
-    }
-    let Value::Object(map) = &value else { return Err(PolicyError::NotAnObject) };
+    let document = ConfigDocument::decode(text)?;
+    document.check_keys()?;
+    let map = document.object("apiVersion, kind and rules")?;
     for (field, expected) in [("apiVersion", VERSION), ("kind", "Policy")] {
         match map.get(field).and_then(Value::as_str).unwrap_or_default() {
             "" => return Err(PolicyError::Missing { field, expected }),

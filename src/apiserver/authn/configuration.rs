@@ -7,11 +7,10 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
-use api::codec::{DecodeError, yaml};
 use api::field::{Path, go_quote};
 use serde_json::{Map, Value};
 
-use crate::strict_config::{ConfigError, Reader};
+use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 pub(super) use validate::InvalidConfiguration;
 pub(crate) use validate::validate;
@@ -130,15 +129,9 @@ pub enum ContentError {
     /// The file is empty.
     #[error("empty config data")]
     Empty,
-    /// It is neither YAML nor JSON.
+    /// It is not an object with distinct keys.
     #[error(transparent)]
-    Syntax(#[from] DecodeError),
-    /// A key occurs twice.
-    #[error("strict decoding error: {0}")]
-    DuplicateKey(String),
-    /// It is not an object.
-    #[error("is no object with apiVersion, kind and jwt")]
-    NotObject,
+    Document(#[from] DocumentError),
     /// The version is not supported.
     #[error(
         "apiVersion: Unsupported value: {}: must be {} or {}",
@@ -161,11 +154,9 @@ pub(crate) fn read(text: &[u8]) -> Result<Configuration, ContentError> {
     if text.is_empty() {
         return Err(ContentError::Empty);
     }
-    let (value, duplicate) = yaml::parse_doubled(text)?;
-    if let Some(duplicate) = duplicate {
-        return Err(ContentError::DuplicateKey(duplicate));
-    }
-    let Value::Object(map) = &value else { return Err(ContentError::NotObject) };
+    let document = ConfigDocument::decode(text)?;
+    document.check_keys()?;
+    let map = document.object("apiVersion, kind and jwt")?;
     let word = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     if !VERSIONS.contains(&word("apiVersion")) {
         return Err(ContentError::Version(word("apiVersion").to_owned()));

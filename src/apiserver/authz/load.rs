@@ -6,7 +6,6 @@ use std::path::{Path as File, PathBuf};
 use std::time::Duration;
 
 use api::codec::time::{duration_text, parse_duration};
-use api::codec::{DecodeError, yaml};
 use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
@@ -15,7 +14,7 @@ use super::config::{AuthorizerConfig, Configuration, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
 use crate::response::aggregate::aggregate_errors;
-use crate::strict_config::{ConfigError, Reader};
+use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthorizationConfiguration";
@@ -38,15 +37,9 @@ pub enum LoadError {
 /// The content of the file cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
-    /// It is neither YAML nor JSON.
+    /// It is not an object with distinct keys.
     #[error(transparent)]
-    Syntax(#[from] DecodeError),
-    /// It is not an object.
-    #[error("is no object with apiVersion, kind and authorizers")]
-    NotObject,
-    /// A key occurs twice.
-    #[error("strict decoding error: {0}")]
-    DuplicateKey(String),
+    Document(#[from] DocumentError),
     /// It has no `kind`.
     #[error("kind: Required value: must be {KIND}", KIND = KIND)]
     NoKind,
@@ -105,16 +98,13 @@ fn stat_text(error: &std::io::Error) -> String {
 /// The field and its error.
 pub(super) fn configuration(text: &[u8]) -> Result<Configuration, LoadError> {
     let empty = Map::new();
-    let (value, duplicate) = yaml::parse_doubled(text).map_err(ContentError::from)?;
-    let map = match &value {
+    let document = ConfigDocument::decode(text).map_err(ContentError::from)?;
+    let map = match &document.value {
         // As in upstream, an empty file is an empty configuration.
         Value::Null => &empty,
-        Value::Object(map) => map,
-        _ => return Err(ContentError::NotObject.into()),
+        _ => document.object("apiVersion, kind and authorizers").map_err(ContentError::from)?,
     };
-    if let Some(duplicate) = duplicate {
-        return Err(ContentError::DuplicateKey(duplicate).into());
-    }
+    document.check_keys().map_err(ContentError::from)?;
     if !map.is_empty() {
         check_version(map)?;
     }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::rule::{Rule, nullable};
 use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::request::user::User;
+use crate::response::aggregate::aggregate;
 
 /// `rbac/v1 Subject`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -237,7 +238,7 @@ impl Authorizer for Rbac {
         match allowed {
             Some(by) => Decision::Allow(format!("RBAC: allowed by {by}")),
             None if errors.is_empty() => Decision::NoOpinion(String::new()),
-            None => Decision::NoOpinion(format!("RBAC: {}", aggregate(&errors))),
+            None => Decision::NoOpinion(format!("RBAC: {}", aggregate_sorted(&errors))),
         }
     }
 
@@ -248,15 +249,11 @@ impl Authorizer for Rbac {
     }
 }
 
-/// Upstream's aggregate of errors: one alone, several in brackets without duplicates.
-fn aggregate(errors: &[RoleError]) -> String {
+/// Joins the errors in sorted order, like upstream's aggregate.
+fn aggregate_sorted(errors: &[RoleError]) -> String {
     let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     texts.sort();
-    texts.dedup();
-    match texts.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
-    }
+    aggregate(texts)
 }
 
 fn describe(binding: &Binding, subject: usize) -> String {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec::time::{duration_text, parse_duration};
-use api::codec::{DecodeError, yaml};
 use api::field::{Error, Path, go_quote};
 use base::Tasks;
 use base64::Engine as _;
@@ -20,7 +19,7 @@ use super::kms::{Grpc, Kms};
 use super::providers::{Keyed, Method, Provider};
 use crate::encryption::metrics::EncryptionMetrics;
 use crate::response::aggregate::aggregate_errors;
-use crate::strict_config::{ConfigError, Reader};
+use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
@@ -58,12 +57,9 @@ pub(super) struct Configuration(pub(super) Vec<Rule>);
 /// The content of a file is invalid. The messages contain no keys.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContentError {
+    /// It is not an object with distinct keys.
     #[error(transparent)]
-    Syntax(#[from] DecodeError),
-    #[error("is no object with apiVersion, kind and resources")]
-    NotObject,
-    #[error("strict decoding error: {0}")]
-    DuplicateKey(String),
+    Document(#[from] DocumentError),
     #[error("Object 'Kind' is missing")]
     NoKind,
     #[error("Object 'apiVersion' is missing")]
@@ -99,11 +95,9 @@ pub(super) struct NamedKeyError {
 /// # Errors
 /// The field and its error; never a key.
 pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, ContentError> {
-    let (value, duplicate) = yaml::parse_doubled(text)?;
-    let Value::Object(map) = &value else { return Err(ContentError::NotObject) };
-    if let Some(duplicate) = duplicate {
-        return Err(ContentError::DuplicateKey(duplicate));
-    }
+    let document = ConfigDocument::decode(text)?;
+    let map = document.object("apiVersion, kind and resources")?;
+    document.check_keys()?;
     let head = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     match (head("apiVersion"), head("kind")) {
         (_, "") => return Err(ContentError::NoKind),

@@ -431,6 +431,10 @@ mod tests {
             ("garbage".to_owned(), "invalid character '\\u0081' looking for beginning of value"),
             (token("v0", 7, "a"), "server does not recognize this encoded version \"v0\""),
             (
+                "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ".to_owned(),
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ),
+            (
                 token(TOKEN_VERSION, 0, "a"),
                 "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
             ),

@@ -3,12 +3,11 @@
 
 use std::io;
 
-use api::codec::{self, DecodeError};
 use api::field::{Error, Path, go_quote};
 use serde_json::{Map, Value};
 
 use crate::flags;
-use crate::strict_config::{ConfigError, Reader};
+use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const FLAG: &str = "tracing-config-file";
 const KIND: &str = "TracingConfiguration";
@@ -62,15 +61,9 @@ pub enum TracingConfigError {
 /// The tracing configuration cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeConfigError {
-    /// The file is neither YAML nor JSON.
-    #[error("{0}")]
-    Syntax(#[from] DecodeError),
-    /// The document is not an object.
-    #[error("is no object with apiVersion and kind")]
-    NotAnObject,
-    /// A key occurs twice.
-    #[error("strict decoding error: {0}")]
-    DuplicateKey(String),
+    /// The file is not an object with distinct keys.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
     /// `kind` is absent.
     #[error("Object 'Kind' is missing")]
     NoKind,
@@ -157,11 +150,9 @@ impl TracingConfig {
 
 /// Decodes endpoint and sampling rate, without validation.
 fn decode(text: &[u8]) -> Result<(String, i64), DecodeConfigError> {
-    let (value, duplicate) = codec::yaml::parse_doubled(text)?;
-    let Value::Object(map) = &value else { return Err(DecodeConfigError::NotAnObject) };
-    if let Some(duplicate) = duplicate {
-        return Err(DecodeConfigError::DuplicateKey(duplicate));
-    }
+    let document = ConfigDocument::decode(text)?;
+    let map = document.object("apiVersion and kind")?;
+    document.check_keys()?;
     check_kind(map)?;
     let mut reader = Reader::default();
     reader.known(map, "", &["apiVersion", "kind", "endpoint", "samplingRatePerMillion"]);

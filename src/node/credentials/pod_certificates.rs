@@ -275,7 +275,7 @@ impl PodCertificates {
             .get("", &self.node_name)
             .ok_or_else(|| RequestError::NoNode(self.node_name.clone()))?;
         let made = base::tasks::blocking(move || keys::generate(kind)).await?;
-        let stub = made.map_err(RequestError::KeyPair)?;
+        let key_and_request = made.map_err(RequestError::KeyPair)?;
         let request = PodCertificateRequest {
             metadata: ObjectMeta {
                 namespace: Some(pod.namespace().to_owned()),
@@ -298,7 +298,7 @@ impl PodCertificates {
                 node_name: self.node_name.clone(),
                 node_uid: own.metadata.uid.unwrap_or_default(),
                 max_expiration_seconds: Some(source.max_expiration_seconds.unwrap_or(EXPIRATION)),
-                stub_pkc_s10_request: ByteString(stub.request),
+                stub_pkc_s10_request: ByteString(key_and_request.request),
                 unverified_user_annotations: source.user_annotations.clone(),
             },
             status: None,
@@ -306,7 +306,7 @@ impl PodCertificates {
         let created = client.create(pod.namespace(), &request).await;
         let created = created.map_err(RequestError::Create)?;
         let name = created.metadata.name.unwrap_or_default();
-        Ok(PendingRequest::new(stub.key_pem, name, now(), jitter()))
+        Ok(PendingRequest::new(key_and_request.key_pem, name, now(), jitter()))
     }
 }
 

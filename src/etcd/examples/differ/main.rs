@@ -264,7 +264,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ran = tokio::select! {
         ran = pair.run(operations) => ran,
         // Dropping `pair` ends both processes.
-        _ = end.recv() => return Err("asked to end".into()),
+        _ = end.recv() => return Err("a signal ended the run".into()),
     };
     if let Err(error) = &ran {
         pair.report(vec![format!("{error}")])?;
