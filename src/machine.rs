@@ -402,7 +402,6 @@ impl Machine {
             socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
-            mtu: cluster.pod_mtu,
             guard: self.is_hardened().then(|| self.guard(cluster)),
         }
     }

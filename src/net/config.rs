@@ -42,8 +42,6 @@ pub struct Config {
     pub cni_conf_dir: PathBuf,
     /// Where the runtime looks for plugins.
     pub cni_bin_dir: PathBuf,
-    /// MTU of pods; without it that of the link to other nodes, less what the overlay adds.
-    pub mtu: Option<u32>,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
     /// Destinations that are closed to pods in addition to those that network policies close, if

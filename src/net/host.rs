@@ -72,7 +72,7 @@ pub(crate) fn ensure_bridge(
 ) -> Result<(Link, u32), Error> {
     let mut socket = Socket::route().map_err(Error::io("cannot open a route socket"))?;
     let named = |what: &str| format!("cannot {what} bridge {}", config.bridge);
-    let mtu = match config.mtu {
+    let mtu = match config.cluster.pod_mtu {
         Some(mtu) => mtu,
         None => pod_mtu(&mut socket, config).map_err(Error::io("cannot read the node's links"))?,
     };

@@ -125,7 +125,6 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         socket: directory.join("cni.sock"),
         cni_conf_dir: directory.join("net.d"),
         cni_bin_dir: directory.join("bin"),
-        mtu: None,
         proxy_healthz: None,
         guard: None,
     }

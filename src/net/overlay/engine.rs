@@ -157,7 +157,7 @@ impl Engine {
         }
         let grows = self.config.cluster.backend.overhead(&self.families);
         let size = outcome.mtu.map_or(0, |mtu| mtu.saturating_sub(grows));
-        let size = self.config.mtu.unwrap_or(size);
+        let size = self.config.cluster.pod_mtu.unwrap_or(size);
         outcome.ways.iter_mut().for_each(|way| way.size = size);
         Ok(outcome)
     }
