@@ -8,8 +8,8 @@ pub(crate) mod socket;
 
 use std::sync::{Arc, OnceLock};
 
-use apiserver::encryption::{Keys, rewrite};
 use base::Problems;
+use encryption::{Keys, rewrite};
 use serde::{Deserialize, Serialize};
 use store::Backend;
 

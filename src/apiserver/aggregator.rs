@@ -20,11 +20,10 @@ use base::{Kind, Tasks};
 
 use crate::registry::follower;
 use crate::registry::follower::Follower;
-use crate::registry::lookup;
 use crate::registry::objects::Objects;
-use crate::webhook::Callout;
 pub(crate) use discovery::merge;
 pub(crate) use remote::Remote;
+use webhook::Callout;
 
 /// The settings for connections to other API servers.
 #[derive(Clone)]

@@ -50,7 +50,7 @@ use policy::{Level, Policy, Stage};
 use crate::request::RequestInfo;
 use crate::request::audit_id;
 use crate::request::body::Body;
-use crate::webhook::kubeconfig::WebhookEndpoint;
+use webhook::kubeconfig::WebhookEndpoint;
 
 const PLUGIN_LOG: &str = "log";
 const PLUGIN_WEBHOOK: &str = "webhook";

@@ -26,11 +26,10 @@ use stream::upgrade::{self, is_upgrade};
 use stream::websocket;
 
 use crate::interfaces::{Connect, ConnectRequest};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::Query;
 use crate::request::body;
 use crate::request::body::Body;
+use lookup::Lookup;
 use target::{Target, Trust};
 
 /// The timeout for a connection to a node, pod or service (as in upstream's dialer).

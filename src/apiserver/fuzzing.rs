@@ -34,9 +34,7 @@ pub fn column(path: &str) {
 /// Parses a configuration file; `which` selects its format.
 pub fn configuration(which: u8, text: &[u8]) {
     match which % 4 {
-        0 => {
-            drop(crate::webhook::kubeconfig::WebhookEndpoint::of(text, Path::new("/"), "a fuzzer"))
-        }
+        0 => drop(webhook::kubeconfig::WebhookEndpoint::of(text, Path::new("/"), "a fuzzer")),
         1 => drop(crate::audit::fuzz_policy(text)),
         2 => drop(crate::authn::fuzz_configuration(text)),
         _ => crate::authz::fuzz_configuration(text),

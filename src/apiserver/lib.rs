@@ -13,10 +13,7 @@ pub mod connect;
 mod crd;
 mod deprecated_apis;
 mod discovery;
-pub mod encryption;
-mod file_watcher;
 mod filters;
-pub mod flags;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handlers;
@@ -32,10 +29,7 @@ pub mod reviews;
 pub mod security;
 mod serialization;
 mod server;
-mod server_identity;
 mod state;
-mod strict_config;
-pub mod webhook;
 pub(crate) mod write;
 
 pub use deprecated_apis::Deprecated;

@@ -8,7 +8,8 @@ pub(crate) mod requests;
 pub(crate) mod storage;
 
 /// All families, in the order of `/metrics`.
-const ALL: [&[&base::metrics::Family]; 3] = [&admission::ALL, &requests::ALL, &storage::ALL];
+const ALL: [&[&base::metrics::Family]; 5] =
+    [&admission::ALL, &requests::ALL, &webhook::METRICS, &storage::ALL, &encryption::METRICS];
 
 /// Appends all families to `out`.
 pub(crate) fn render(out: &mut String) {

@@ -1,6 +1,5 @@
 //! Responses: Status, objects, lists and tables, encoded as the client accepts them.
 
-pub(crate) mod aggregate;
 pub(crate) mod chunked;
 pub(crate) mod encode;
 pub(crate) mod protobuf_list;

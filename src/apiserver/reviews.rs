@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::authn::Union;
 use crate::authz::{Attributes, Authorizer, Decision, Failure};
 use crate::request::user::User;
-use crate::response::aggregate::aggregate;
+use component_config::aggregate;
 
 /// The handler of reviews.
 pub struct Reviews {

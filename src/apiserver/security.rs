@@ -29,15 +29,14 @@ use crate::authz::reload::Authorization;
 use crate::bootstrap;
 use crate::interfaces;
 use crate::interfaces::Connect;
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::registry::objects::Objects;
 use crate::registry::watch_cache::{Filter, Position};
 use crate::request::body;
 use crate::request::user::User;
 use crate::reviews::Reviews;
 use crate::state::{ApiServer, Parts};
-use crate::webhook::Callout;
+use lookup::Lookup;
+use webhook::Callout;
 
 /// The settings of this cluster.
 pub struct Settings {
@@ -401,7 +400,7 @@ impl bootstrap::Writer for BootstrapWriter {
 
     async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status> {
         let found = self.server.objects().get_live(gvr, namespace, name).await;
-        found.and_then(crate::registry::lookup::value)
+        found.and_then(lookup::value)
     }
 
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {

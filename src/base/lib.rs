@@ -18,6 +18,7 @@ pub mod problems;
 pub mod process;
 pub mod runtime;
 mod secret;
+pub mod server_identity;
 pub mod tasks;
 
 pub use backoff::Backoff;

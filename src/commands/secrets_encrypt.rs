@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use apiserver::encryption::Wish;
+use encryption::Wish;
 use serde_json::json;
 
 use super::{Command, Environment, Output, block_on};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use apiserver::encryption::{Next, Ring, Wish, rewrite};
+use encryption::{Next, Ring, Wish, rewrite};
 
 use super::{Error, SecretsEncryption};
 

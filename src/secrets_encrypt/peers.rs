@@ -4,8 +4,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use apiserver::encryption::{Keys, Ring, Wish};
 use base::{Backoff, Shutdown};
+use encryption::{Keys, Ring, Wish};
 use serde::{Deserialize, Serialize};
 use store::{Member, Role};
 

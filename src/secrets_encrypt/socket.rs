@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use apiserver::encryption::Wish;
 use base::Tasks;
+use encryption::Wish;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 

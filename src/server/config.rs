@@ -6,15 +6,13 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-
-use apiserver::encryption;
 use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use settings::ClusterSettings;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use crate::command_line::{Locations, ServerArgs, SnapshotArgs, read_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use apiserver::encryption::{Keys, Ring, is_encrypted};
 use apiserver::registry::stored_check::{Reading, StoredCheck};
 use bytes::Bytes;
+use encryption::{Keys, Ring, is_encrypted};
 use store::{Reset, ResetError};
 
 use crate::error_catalogue::{CommandError, DATA_DIR, DATA_DIR_LOCKED, RESET, STORE_DAMAGED};

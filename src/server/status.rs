@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use api::Gvr;
 use api::k8s::jiff::Timestamp;
-use apiserver::registry::lookup::Lookup;
 use async_trait::async_trait;
 use base::Tasks;
 use cluster::tunnel::Tunnels;
+use lookup::Lookup;
 use serde_json::Value;
 use store::{Backend, Members};
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// All plugins in upstream's order. `authorizer` is the complete chain of authorizers; `dynamic`
 /// are the plugins configured by API objects (policies, webhooks). `hardened` adds plugins that
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::authz::chain::Chain as Authorizers;
     use crate::authz::rbac::Rbac;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
 
     #[test]
     fn plugins_are_in_upstreams_order() {

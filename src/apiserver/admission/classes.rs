@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// The name of the newest class with one of the annotations set; among equally old ones the first
 /// by name.
@@ -110,7 +109,7 @@ impl Plugin for DefaultIngressClass {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     #[tokio::test]

@@ -10,9 +10,8 @@ use serde_json::Value;
 
 use super::pod_resources::{Amounts, Side, amounts, total};
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
-use crate::response::aggregate::aggregate_errors;
+use component_config::aggregate_errors;
+use lookup::Lookup;
 
 /// The LimitRanger plugin.
 pub struct LimitRanger(pub Arc<dyn Lookup>);
@@ -272,7 +271,7 @@ impl Plugin for LimitRanger {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     fn plugin(limit: Value) -> LimitRanger {

@@ -7,8 +7,7 @@ use api::{Gvr, Object, Status};
 use serde_json::{Map, Value};
 
 use super::{Operation, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// Kinds that configure webhooks and policies: these are exempt from both, so that a broken
 /// configuration can be fixed.

@@ -14,8 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
@@ -130,7 +129,7 @@ impl Plugin for NamespaceLifecycle {
 mod tests {
     use super::super::testing::{Ask, admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     fn plugin() -> NamespaceLifecycle {

@@ -15,8 +15,7 @@ use serde_json::Value;
 use super::{Operation, Plugin, Request};
 use crate::authz::node::identity;
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// The NodeRestriction plugin.
 pub struct NodeRestriction {

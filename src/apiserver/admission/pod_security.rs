@@ -14,8 +14,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 use policy::{Level, LevelVersion, Policy};
 
 /// The number of existing pods that are evaluated when a namespace becomes stricter (upstream's

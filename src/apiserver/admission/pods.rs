@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 
 use super::service_account::push;
 use super::{Operation, Plugin, Request, tolerations};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::response::status::unmapped;
+use lookup::Lookup;
 
 /// Objects cannot be listed.
 #[derive(Debug, thiserror::Error)]
@@ -435,7 +434,7 @@ impl Plugin for PodTopologyLabels {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
 
     fn world() -> Arc<Fixed> {
         Fixed::new(&[

@@ -17,9 +17,8 @@ use tokio::sync::Semaphore;
 
 use super::pod_resources::{Amounts, add, amounts};
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use evaluate::{Evaluator, constraints, matching, scopes_match, usage};
+use lookup::Lookup;
 pub use reservation::Reservation;
 
 /// The ResourceQuota plugin.

@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
@@ -317,7 +316,7 @@ impl Plugin for ServiceAccount {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
 
     fn plugin(account: Value) -> ServiceAccount {
         ServiceAccount::new(Fixed::new(&[(&lookup::SERVICE_ACCOUNTS, account)]))

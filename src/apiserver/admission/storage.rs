@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::service_account::push;
 use super::{Operation, Plugin, Request};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// StorageObjectInUseProtection: adds the protection finalizers to volumes and claims.
 pub struct StorageObjectInUseProtection;
@@ -101,7 +100,7 @@ impl Plugin for PersistentVolumeClaimResize {
 mod tests {
     use super::super::testing::{Ask, admit, creates};
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
 
     fn claim(size: &str, class: &str, phase: &str) -> Value {
         json!({"metadata": {"name": "c"}, "spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}}, "status": {"phase": phase}})

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use super::testing::{Ask, admit, creates};
 use super::*;
 use crate::authz::chain::Chain;
-use crate::registry::lookup;
-use crate::registry::lookup::testing::{Fixed, UNREADABLE};
+use lookup::testing::{Fixed, UNREADABLE};
 
 /// A cluster without objects where this resource cannot be read.
 fn without(gvr: &Gvr) -> Arc<Fixed> {

@@ -27,12 +27,12 @@ use crate::metrics::admission as metrics;
 use crate::registry::Resource;
 use crate::registry::objects::Objects;
 use crate::registry::scale::{scale_of, set_replicas};
-use crate::webhook::Callout;
 use hook::Hook;
 pub use mutating::MutatingAdmissionWebhook;
 pub use source::Sources;
 pub use validating::ValidatingAdmissionWebhook;
 use versions::Versions;
+use webhook::Callout;
 
 /// Creates both plugins over these objects, and the sources that keep the configurations current.
 pub fn plugins(

@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 use super::Remote;
 use super::remote::RemoteError;
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
 use crate::registry::objects::Objects;
+use lookup::Lookup;
 
 /// The interval between checks without changes (upstream's resync).
 const INTERVAL: Duration = Duration::from_secs(30);

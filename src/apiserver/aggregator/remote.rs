@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio_rustls::TlsConnector;
 
 use super::Settings;
-use crate::webhook::TransportError;
+use webhook::TransportError;
 
 /// A remote cannot be reached or does not respond as expected.
 #[derive(Debug, thiserror::Error)]

@@ -18,9 +18,9 @@ use crate::registry::objects::Objects;
 use crate::request::body;
 use crate::request::user::User;
 use crate::state::Parts;
-use crate::webhook::Callout;
-use crate::webhook::tests::{self as peer, Hook, To};
 use crate::{ApiServer, Config};
+use webhook::Callout;
+use webhook::testing::{self as peer, Hook, To};
 
 /// The aggregated server.
 fn answer(target: &str, sent: Value) -> Response<Full<Bytes>> {

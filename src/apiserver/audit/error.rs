@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tokio::task::JoinError;
 
-use crate::strict_config::{ConfigError, DocumentError};
+use component_config::strict_config::{ConfigError, DocumentError};
 
 /// The audit configuration is unusable. Messages name the flag, the file and the field.
 #[derive(Debug, thiserror::Error)]

@@ -215,7 +215,7 @@ impl AuditFlags {
     pub fn parse(arguments: &[String]) -> Result<Self, FlagError> {
         let mut values = Vec::with_capacity(arguments.len());
         for argument in arguments {
-            let (name, value) = crate::flags::parts(argument);
+            let (name, value) = component_config::flags::parts(argument);
             let value = value.unwrap_or("true");
             if !is_known(name) {
                 return Err(FlagError::Unknown(name.to_owned()));

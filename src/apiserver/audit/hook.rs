@@ -13,8 +13,8 @@ use super::PLUGIN_WEBHOOK;
 use super::error::{AttemptError, DeliveryError, TaskError};
 use crate::audit::flags::{Batch, Webhook};
 use crate::audit::metrics::AuditMetrics;
-use crate::webhook::kubeconfig::WebhookEndpoint;
-use crate::webhook::post::{self, Attempts, Poster};
+use webhook::kubeconfig::WebhookEndpoint;
+use webhook::post::{self, Attempts, Poster};
 
 /// The timeout of one attempt, also sent to the webhook (upstream's `defaultRequestTimeout`).
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);

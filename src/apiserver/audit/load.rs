@@ -5,7 +5,7 @@ use api::field::{Error, Path};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
-use crate::strict_config::{ConfigDocument, Reader};
+use component_config::strict_config::{ConfigDocument, Reader};
 
 use super::error::PolicyError;
 use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
@@ -32,7 +32,7 @@ pub(crate) fn policy(text: &[u8]) -> Result<Policy, PolicyError> {
         }
     }
     let mut reader = Reader::default();
-    let policy = reader.policy(map);
+    let policy = read_policy(&mut reader, map);
     reader.finish()?;
     if policy.rules.is_empty() {
         return Err(PolicyError::NoRules);
@@ -40,131 +40,124 @@ pub(crate) fn policy(text: &[u8]) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-impl Reader {
-    fn policy(&mut self, map: &Map<String, Value>) -> Policy {
-        let root = Path::new("");
-        let known = ["apiVersion", "kind", "metadata", "rules", "omitStages", "omitManagedFields"];
-        self.known(map, "", &known);
-        let omit_stages = self.stages(map, &root);
-        let omit_managed_fields = self.boolean(map, "omitManagedFields", &root).unwrap_or_default();
-        let rules = self.objects(map, "rules", &root);
-        let rules = rules.iter().map(|(path, rule)| self.rule(rule, path)).collect();
-        Policy { rules, omit_stages, omit_managed_fields }
-    }
+fn read_policy(reader: &mut Reader, map: &Map<String, Value>) -> Policy {
+    let root = Path::new("");
+    let known = ["apiVersion", "kind", "metadata", "rules", "omitStages", "omitManagedFields"];
+    reader.known(map, "", &known);
+    let omit_stages = stages(reader, map, &root);
+    let omit_managed_fields = reader.boolean(map, "omitManagedFields", &root).unwrap_or_default();
+    let rules = reader.objects(map, "rules", &root);
+    let rules = rules.iter().map(|(path, rule)| read_rule(reader, rule, path)).collect();
+    Policy { rules, omit_stages, omit_managed_fields }
+}
 
-    fn rule(&mut self, map: &Map<String, Value>, path: &Path) -> Rule {
-        let known = [
-            "level",
-            "users",
-            "userGroups",
-            "verbs",
-            "resources",
-            "namespaces",
-            "nonResourceURLs",
-            "omitStages",
-            "omitManagedFields",
-        ];
-        self.known(map, &path.to_string(), &known);
-        let level = self.level(map, path);
-        let urls = self.strings(map, "nonResourceURLs", path);
-        self.check_urls(&urls, &path.child("nonResourceURLs"));
-        let resources = self.resources(map, path);
-        let omit_stages = self.stages(map, path);
-        let namespaces = self.strings(map, "namespaces", path);
-        if !urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
-            let why = "rules cannot apply to both regular resources and non-resource URLs";
-            let field = path.child("nonResourceURLs");
-            self.errors.push(Error::invalid(&field, urls.clone(), why));
-        }
-        Rule {
-            level,
-            users: self.strings(map, "users", path),
-            user_groups: self.strings(map, "userGroups", path),
-            verbs: self.strings(map, "verbs", path),
-            resources,
-            namespaces,
-            non_resource_urls: urls,
-            omit_stages,
-            omit_managed_fields: self.boolean(map, "omitManagedFields", path),
-        }
+fn read_rule(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Rule {
+    let known = [
+        "level",
+        "users",
+        "userGroups",
+        "verbs",
+        "resources",
+        "namespaces",
+        "nonResourceURLs",
+        "omitStages",
+        "omitManagedFields",
+    ];
+    reader.known(map, &path.to_string(), &known);
+    let level = level(reader, map, path);
+    let urls = reader.strings(map, "nonResourceURLs", path);
+    check_urls(reader, &urls, &path.child("nonResourceURLs"));
+    let resources = resources(reader, map, path);
+    let omit_stages = stages(reader, map, path);
+    let namespaces = reader.strings(map, "namespaces", path);
+    if !urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
+        let why = "rules cannot apply to both regular resources and non-resource URLs";
+        let field = path.child("nonResourceURLs");
+        reader.errors.push(Error::invalid(&field, urls.clone(), why));
     }
-
-    fn level(&mut self, map: &Map<String, Value>, path: &Path) -> Level {
-        let given = self.text(map, "level", path);
-        let field = path.child("level");
-        let found = Level::ALL.into_iter().find(|level| level.name() == given);
-        if found.is_none() {
-            self.errors.push(if given.is_empty() {
-                Error::required(&field, "")
-            } else {
-                Error::not_supported(&field, given, &Level::ALL.map(Level::name))
-            });
-        }
-        found.unwrap_or_default()
+    Rule {
+        level,
+        users: reader.strings(map, "users", path),
+        user_groups: reader.strings(map, "userGroups", path),
+        verbs: reader.strings(map, "verbs", path),
+        resources,
+        namespaces,
+        non_resource_urls: urls,
+        omit_stages,
+        omit_managed_fields: reader.boolean(map, "omitManagedFields", path),
     }
+}
 
-    fn check_urls(&mut self, urls: &[String], path: &Path) {
-        for (at, url) in urls.iter().enumerate().filter(|(_, url)| *url != "*") {
-            let field = path.index(at);
-            if !url.starts_with('/') {
-                let why = "non-resource URL rules must begin with a '/' character";
-                self.errors.push(Error::invalid(&field, url.clone(), why));
-            }
-            if url.find('*').is_some_and(|star| star + 1 < url.len()) {
-                let why = "non-resource URL wildcards '*' must be the final character of the rule";
-                self.errors.push(Error::invalid(&field, url.clone(), why));
-            }
+fn level(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Level {
+    let given = reader.text(map, "level", path);
+    let field = path.child("level");
+    let found = Level::ALL.into_iter().find(|level| level.name() == given);
+    if found.is_none() {
+        reader.errors.push(if given.is_empty() {
+            Error::required(&field, "")
+        } else {
+            Error::not_supported(&field, given, &Level::ALL.map(Level::name))
+        });
+    }
+    found.unwrap_or_default()
+}
+
+fn check_urls(reader: &mut Reader, urls: &[String], path: &Path) {
+    for (at, url) in urls.iter().enumerate().filter(|(_, url)| *url != "*") {
+        let field = path.index(at);
+        if !url.starts_with('/') {
+            let why = "non-resource URL rules must begin with a '/' character";
+            reader.errors.push(Error::invalid(&field, url.clone(), why));
+        }
+        if url.find('*').is_some_and(|star| star + 1 < url.len()) {
+            let why = "non-resource URL wildcards '*' must be the final character of the rule";
+            reader.errors.push(Error::invalid(&field, url.clone(), why));
         }
     }
+}
 
-    fn resources(&mut self, map: &Map<String, Value>, path: &Path) -> Vec<GroupResources> {
-        let all = self.objects(map, "resources", path);
-        let mut read = Vec::with_capacity(all.len());
-        for (at, entry) in &all {
-            self.known(entry, &at.to_string(), &["group", "resources", "resourceNames"]);
-            let found = GroupResources {
-                group: self.text(entry, "group", at),
-                resources: self.strings(entry, "resources", at),
-                resource_names: self.strings(entry, "resourceNames", at),
-            };
-            // Upstream omits the index of the element in these paths.
-            let field = path.child("resources");
-            if !found.group.is_empty() && found.group != "*" {
-                let why = name_is_subdomain(&found.group, false);
-                if !why.is_empty() {
-                    let given = found.group.clone();
-                    self.errors.push(Error::invalid(&field.child("group"), given, why.join(",")));
-                }
-            }
-            if !found.resource_names.is_empty() && found.resources.is_empty() {
-                let why = "using resourceNames requires at least one resource";
-                let given = found.resource_names.clone();
-                self.errors.push(Error::invalid(&field.child("resourceNames"), given, why));
-            }
-            read.push(found);
-        }
-        read
-    }
-
-    fn stages(&mut self, map: &Map<String, Value>, path: &Path) -> Stages {
-        let given = self.strings(map, "omitStages", path);
-        let mut stages = Stages::default();
-        for (at, name) in given.into_iter().enumerate() {
-            match Stage::ALL.into_iter().find(|stage| stage.name() == name) {
-                Some(stage) => stages = stages.with(stage),
-                None => {
-                    let why =
-                        format!("allowed stages are {}", Stage::ALL.map(Stage::name).join(","));
-                    self.errors.push(Error::invalid(
-                        &path.child("omitStages").index(at),
-                        name,
-                        why,
-                    ));
-                }
+fn resources(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Vec<GroupResources> {
+    let all = reader.objects(map, "resources", path);
+    let mut read = Vec::with_capacity(all.len());
+    for (at, entry) in &all {
+        reader.known(entry, &at.to_string(), &["group", "resources", "resourceNames"]);
+        let found = GroupResources {
+            group: reader.text(entry, "group", at),
+            resources: reader.strings(entry, "resources", at),
+            resource_names: reader.strings(entry, "resourceNames", at),
+        };
+        // Upstream omits the index of the element in these paths.
+        let field = path.child("resources");
+        if !found.group.is_empty() && found.group != "*" {
+            let why = name_is_subdomain(&found.group, false);
+            if !why.is_empty() {
+                let given = found.group.clone();
+                reader.errors.push(Error::invalid(&field.child("group"), given, why.join(",")));
             }
         }
-        stages
+        if !found.resource_names.is_empty() && found.resources.is_empty() {
+            let why = "using resourceNames requires at least one resource";
+            let given = found.resource_names.clone();
+            reader.errors.push(Error::invalid(&field.child("resourceNames"), given, why));
+        }
+        read.push(found);
     }
+    read
+}
+
+fn stages(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Stages {
+    let given = reader.strings(map, "omitStages", path);
+    let mut stages = Stages::default();
+    for (at, name) in given.into_iter().enumerate() {
+        match Stage::ALL.into_iter().find(|stage| stage.name() == name) {
+            Some(stage) => stages = stages.with(stage),
+            None => {
+                let why = format!("allowed stages are {}", Stage::ALL.map(Stage::name).join(","));
+                reader.errors.push(Error::invalid(&path.child("omitStages").index(at), name, why));
+            }
+        }
+    }
+    stages
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use super::static_token::same;
 use super::{ReadError, TokenAuthenticator, TokenError, TokenIdentity};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::user::User;
+use lookup::Lookup;
 
 const GROUP: &str = "system:bootstrappers";
 
@@ -108,7 +107,7 @@ impl TokenAuthenticator for BootstrapTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     async fn try_with(change: impl FnOnce(&mut Value)) -> Option<User> {

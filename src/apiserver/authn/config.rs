@@ -11,7 +11,7 @@ use super::configuration::{self, Configuration, ContentError, InvalidConfigurati
 use super::jwt::{Algorithm, Mapper};
 use super::token_webhook::Webhook;
 use crate::authn::flags::Settings;
-use crate::webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
+use webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
 
 /// The configuration file and its content.
 #[derive(Debug, Clone)]

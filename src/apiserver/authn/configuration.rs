@@ -10,7 +10,7 @@ mod tests;
 use api::field::{Path, go_quote};
 use serde_json::{Map, Value};
 
-use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
+use component_config::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 pub(super) use validate::InvalidConfiguration;
 pub(crate) use validate::validate;

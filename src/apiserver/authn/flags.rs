@@ -144,7 +144,7 @@ impl Settings {
     pub fn of(arguments: &[String]) -> Result<Self, FlagError> {
         let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for argument in arguments {
-            let (name, value) = crate::flags::parts(argument);
+            let (name, value) = component_config::flags::parts(argument);
             let value = value.unwrap_or("true");
             given.entry(name).or_default().push(value);
         }

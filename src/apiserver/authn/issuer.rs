@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use super::jws::{self, PublicKey, SigningKey};
 use super::service_account::{Bound, Claims, Reference, now};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 const GROUP: &str = "authentication.k8s.io";
 

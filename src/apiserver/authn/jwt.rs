@@ -28,11 +28,11 @@ use super::configuration::{Configuration, Jwt};
 use super::{TokenAuthenticator, TokenError, TokenIdentity};
 use crate::authn::config::AuthenticationConfig;
 use crate::request::user::User;
-use crate::webhook::Callout;
 use claims::ClaimError;
 use keys::{Token, TokenClaimError};
 use reload::Reloads;
 use remote::{KeySet, VerificationError};
+use webhook::Callout;
 
 /// A token of an OpenID issuer is rejected. The messages are upstream's.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +129,7 @@ impl Issuers {
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
         let help = "[ALPHA] Timestamp of the last successful or failed JWKS fetch split by result, api server identity and jwt issuer for the JWT authenticator.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        let own = crate::server_identity::own_hash();
+        let own = base::server_identity::own_hash();
         for one in self.current.load().iter() {
             let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
             for (result, at) in one.keys.fetches() {

@@ -13,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::jws::{self, BadKey, PublicKey, SignatureError, SigningKey};
 use super::{AudienceError, ReadError, TokenAuthenticator, TokenError, TokenIdentity};
 use crate::metrics::requests as metrics;
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::user::User;
+use lookup::Lookup;
 
 /// The issuer of these tokens (upstream's `LegacyIssuer`).
 const ISSUER: &str = "kubernetes/serviceaccount";
@@ -310,7 +309,7 @@ impl SecretTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     #[tokio::test]

@@ -13,9 +13,8 @@ use serde_json::Value;
 use super::jws::{self, PublicKey, SignatureError};
 use super::x509::CREDENTIAL_ID;
 use super::{AudienceError, ReadError, TokenAuthenticator, TokenError, TokenIdentity};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::user::User;
+use lookup::Lookup;
 
 /// The tolerated clock skew, in seconds.
 const LEEWAY: i64 = 60;

@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use super::{TokenAuthenticator, TokenError, TokenIdentity};
 use crate::metrics::requests as metrics;
 use crate::request::user::User;
-use crate::webhook::TransportError;
-use crate::webhook::kubeconfig::WebhookEndpoint;
-use crate::webhook::post::{self, Attempts, Poster};
+use webhook::TransportError;
+use webhook::kubeconfig::WebhookEndpoint;
+use webhook::post::{self, Attempts, Poster};
 
 /// The timeout for one token including all attempts (upstream's `sharedLookupTimeout`).
 const LOOKUP_MAX: Duration = Duration::from_secs(30);

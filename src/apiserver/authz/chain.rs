@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::{Attributes, Authorizer, Decision, Failure, UserRules};
 use crate::authz::metrics::{AuthorizationMetrics, Tally};
 use crate::request::user::User;
-use crate::response::aggregate::aggregate;
 use crate::response::status::without_html;
+use component_config::aggregate;
 
 /// A named authorizer of the chain.
 pub(super) struct Member {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::flags::FlagError;
 use super::load::LoadError;
 use super::{flags, load};
-use crate::webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
+use webhook::kubeconfig::{KubeconfigError, WebhookEndpoint};
 
 /// The flag for the configuration file.
 pub(super) const FILE_FLAG: &str = "authorization-config";

@@ -237,8 +237,8 @@ fn only_gc_fields_differ(new: &Value, old: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::authz::chain::Chain;
-    use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
     use api::{Gvk, Object};
+    use lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
     use serde_json::json;
 
     fn world() -> Escalation {

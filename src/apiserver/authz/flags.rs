@@ -8,7 +8,7 @@ use api::field::go_quote;
 
 use super::config::{FILE_FLAG, Hook, Kind, Version};
 use super::rule::go_list;
-use crate::response::aggregate::aggregate_errors;
+use component_config::aggregate_errors;
 
 const MODE: &str = "authorization-mode";
 const POLICY_FILE: &str = "authorization-policy-file";
@@ -124,7 +124,7 @@ impl<'a> FlagValues<'a> {
     /// The argument that has no value or is not an authorization flag.
     pub(super) fn of(arguments: &'a [String]) -> Result<Self, FlagError> {
         let one = |argument: &'a String| {
-            let (name, value) = crate::flags::parts(argument);
+            let (name, value) = component_config::flags::parts(argument);
             let value = value.ok_or_else(|| FlagError::NoValue { name: name.to_owned() })?;
             match FLAGS.iter().find(|known| **known == name) {
                 Some(name) => Ok((*name, value)),

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use super::config::{AuthorizerConfig, Configuration, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
-use crate::response::aggregate::aggregate_errors;
-use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
+use component_config::aggregate_errors;
+use component_config::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthorizationConfiguration";
@@ -112,7 +112,7 @@ pub(super) fn configuration(text: &[u8]) -> Result<Configuration, LoadError> {
     reader.known(map, "", &["apiVersion", "kind", "authorizers"]);
     let found = reader.objects(map, "authorizers", &Path::default());
     let found: Vec<DecodedAuthorizer> =
-        found.iter().map(|(path, map)| reader.authorizer(map, path)).collect();
+        found.iter().map(|(path, map)| authorizer(&mut reader, map, path)).collect();
     let mut errors = std::mem::take(&mut reader.errors);
     reader.finish().map_err(ContentError::from)?;
     let entries = validated(&found, &mut errors);
@@ -172,74 +172,71 @@ struct DecodedWebhook {
     conditions: Vec<String>,
 }
 
-impl Reader {
-    fn authorizer(&mut self, map: &Map<String, Value>, path: &Path) -> DecodedAuthorizer {
-        self.known(map, &path.to_string(), &["type", "name", "webhook"]);
-        let webhook = self.object(map, "webhook", path);
-        DecodedAuthorizer {
-            path: path.clone(),
-            kind: self.text(map, "type", path),
-            name: self.text(map, "name", path),
-            webhook: webhook.map(|(path, hook)| self.webhook(hook, &path)),
-        }
+fn authorizer(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> DecodedAuthorizer {
+    reader.known(map, &path.to_string(), &["type", "name", "webhook"]);
+    let webhook = reader.object(map, "webhook", path);
+    DecodedAuthorizer {
+        path: path.clone(),
+        kind: reader.text(map, "type", path),
+        name: reader.text(map, "name", path),
+        webhook: webhook.map(|(path, hook)| read_webhook(reader, hook, &path)),
     }
+}
 
-    fn duration(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> i64 {
-        match self.text(map, key, parent).as_str() {
-            "" => 0,
-            text => parse_duration(text).unwrap_or_else(|why| {
-                self.unreadable.push(format!("{}: {why}", parent.child(key)));
-                0
-            }),
-        }
+fn duration(reader: &mut Reader, map: &Map<String, Value>, key: &str, parent: &Path) -> i64 {
+    match reader.text(map, key, parent).as_str() {
+        "" => 0,
+        text => parse_duration(text).unwrap_or_else(|why| {
+            reader.unreadable.push(format!("{}: {why}", parent.child(key)));
+            0
+        }),
     }
+}
 
-    fn webhook(&mut self, map: &Map<String, Value>, path: &Path) -> DecodedWebhook {
-        let known = [
-            "authorizedTTL",
-            "cacheAuthorizedRequests",
-            "unauthorizedTTL",
-            "cacheUnauthorizedRequests",
-            "timeout",
-            "subjectAccessReviewVersion",
-            "matchConditionSubjectAccessReviewVersion",
-            "failurePolicy",
-            "connectionInfo",
-            "matchConditions",
-        ];
-        self.known(map, &path.to_string(), &known);
-        let empty = Map::new();
-        let connection_path = path.child("connectionInfo");
-        let connection = self.object(map, "connectionInfo", path).map_or(&empty, |(_, map)| map);
-        self.known(connection, &connection_path.to_string(), &["type", "kubeConfigFile"]);
-        let conditions = self.objects(map, "matchConditions", path);
-        let conditions = conditions.iter().map(|(at, condition)| {
-            self.known(condition, &at.to_string(), &["expression"]);
-            self.text(condition, "expression", at)
-        });
-        let conditions = conditions.collect();
-        let or = |nanos: i64, default: i64| if nanos == 0 { default } else { nanos };
-        let authorized = or(self.duration(map, "authorizedTTL", path), 300_000_000_000);
-        let unauthorized = or(self.duration(map, "unauthorizedTTL", path), 30_000_000_000);
-        let kubeconfig = connection.get("kubeConfigFile").is_some_and(|file| !file.is_null());
-        DecodedWebhook {
-            authorized: (
-                authorized,
-                self.boolean(map, "cacheAuthorizedRequests", path).unwrap_or(true),
-            ),
-            unauthorized: (
-                unauthorized,
-                self.boolean(map, "cacheUnauthorizedRequests", path).unwrap_or(true),
-            ),
-            timeout: self.duration(map, "timeout", path),
-            version: self.text(map, "subjectAccessReviewVersion", path),
-            conditions_version: self.text(map, "matchConditionSubjectAccessReviewVersion", path),
-            failure_policy: self.text(map, "failurePolicy", path),
-            connection: self.text(connection, "type", &connection_path),
-            kubeconfig: kubeconfig
-                .then(|| self.text(connection, "kubeConfigFile", &connection_path)),
-            conditions,
-        }
+fn read_webhook(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> DecodedWebhook {
+    let known = [
+        "authorizedTTL",
+        "cacheAuthorizedRequests",
+        "unauthorizedTTL",
+        "cacheUnauthorizedRequests",
+        "timeout",
+        "subjectAccessReviewVersion",
+        "matchConditionSubjectAccessReviewVersion",
+        "failurePolicy",
+        "connectionInfo",
+        "matchConditions",
+    ];
+    reader.known(map, &path.to_string(), &known);
+    let empty = Map::new();
+    let connection_path = path.child("connectionInfo");
+    let connection = reader.object(map, "connectionInfo", path).map_or(&empty, |(_, map)| map);
+    reader.known(connection, &connection_path.to_string(), &["type", "kubeConfigFile"]);
+    let conditions = reader.objects(map, "matchConditions", path);
+    let conditions = conditions.iter().map(|(at, condition)| {
+        reader.known(condition, &at.to_string(), &["expression"]);
+        reader.text(condition, "expression", at)
+    });
+    let conditions = conditions.collect();
+    let or = |nanos: i64, default: i64| if nanos == 0 { default } else { nanos };
+    let authorized = or(duration(reader, map, "authorizedTTL", path), 300_000_000_000);
+    let unauthorized = or(duration(reader, map, "unauthorizedTTL", path), 30_000_000_000);
+    let kubeconfig = connection.get("kubeConfigFile").is_some_and(|file| !file.is_null());
+    DecodedWebhook {
+        authorized: (
+            authorized,
+            reader.boolean(map, "cacheAuthorizedRequests", path).unwrap_or(true),
+        ),
+        unauthorized: (
+            unauthorized,
+            reader.boolean(map, "cacheUnauthorizedRequests", path).unwrap_or(true),
+        ),
+        timeout: duration(reader, map, "timeout", path),
+        version: reader.text(map, "subjectAccessReviewVersion", path),
+        conditions_version: reader.text(map, "matchConditionSubjectAccessReviewVersion", path),
+        failure_policy: reader.text(map, "failurePolicy", path),
+        connection: reader.text(connection, "type", &connection_path),
+        kubeconfig: kubeconfig.then(|| reader.text(connection, "kubeConfigFile", &connection_path)),
+        conditions,
     }
 }
 

@@ -150,7 +150,7 @@ impl AuthorizationMetrics {
 
     /// Records that this content of the file is active.
     pub(super) fn record_active(&self, text: &[u8]) {
-        *self.holds.lock() = crate::server_identity::hash_of(text);
+        *self.holds.lock() = base::server_identity::hash_of(text);
     }
 
     /// Renders lines for `/metrics`; metrics without a value are omitted.
@@ -177,7 +177,7 @@ impl AuthorizationMetrics {
         drop(decisions);
         self.render_hooks(out);
         let reloads = self.reloads.lock();
-        let own = crate::server_identity::own_hash();
+        let own = base::server_identity::own_hash();
         if !reloads.is_empty() {
             let name = "apiserver_authorization_config_controller_automatic_reloads_total";
             head(

@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use super::rule::Rule;
 use super::{Attributes, Authorizer, Decision, Failure, UserRules};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::user::User;
+use lookup::Lookup;
 
 /// The node name of this user, if it is a node.
 pub fn identity(user: &User) -> Option<&str> {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::rule::{Rule, nullable};
 use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::request::user::User;
-use crate::response::aggregate::aggregate;
+use component_config::aggregate;
 
 /// `rbac/v1 Subject`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -371,7 +371,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS};
+    use lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS};
     use serde_json::json;
 
     fn object(value: serde_json::Value) -> Arc<Object> {

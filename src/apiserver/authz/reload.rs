@@ -15,9 +15,9 @@ use super::webhook::{Webhook, WebhookCheckError};
 use super::{Attributes, Authorizer, Decision, UserRules, load};
 use crate::authz::always::{AlwaysAllow, AlwaysDeny};
 use crate::authz::metrics::AuthorizationMetrics;
-use crate::file_watcher::FileWatcher;
 use crate::request::user::User;
-use crate::webhook::kubeconfig::WebhookEndpoint;
+use component_config::FileWatcher;
+use webhook::kubeconfig::WebhookEndpoint;
 
 /// The CA certificates of a webhook are unusable.
 #[derive(Debug, thiserror::Error)]

@@ -23,9 +23,9 @@ use super::config::Hook;
 use super::{Attributes, Authorizer, Decision, Failure, UserRules};
 use crate::authz::metrics::{AuthorizationMetrics, Matching, Outcome};
 use crate::request::user::User;
-use crate::webhook::kubeconfig::WebhookEndpoint;
-use crate::webhook::post::{self, Attempts, CertificateAuthorityError, Poster};
-use crate::webhook::{CallError, answer};
+use webhook::kubeconfig::WebhookEndpoint;
+use webhook::post::{self, Attempts, CertificateAuthorityError, Poster};
+use webhook::{CallError, answer};
 
 /// The maximum delay that a `Retry-After` header can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);

@@ -15,7 +15,7 @@ use super::definition::{Conversion, Definition};
 use super::error::{ConversionError, MetadataError, ObjectError, ResponseError};
 use crate::metrics::admission as metrics;
 use crate::registry::metadata;
-use crate::webhook::{Callout, Client, ClientConfig, ConfigError};
+use webhook::{Callout, Client, ClientConfig, ConfigError};
 
 /// The timeout of a conversion (upstream's default for webhook clients).
 const TIMEOUT: Duration = Duration::from_secs(30);

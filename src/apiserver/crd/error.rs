@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::object::BadObject;
 
-use crate::webhook::CallError;
+use webhook::CallError;
 
 /// A stored custom resource that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub(crate) enum ConversionError {
     NotStarted,
     /// `spec.conversion.webhook.clientConfig` is unusable.
     #[error("{0}")]
-    Webhook(#[source] Arc<crate::webhook::ConfigError>),
+    Webhook(#[source] Arc<webhook::ConfigError>),
     /// `conversionReviewVersions` contains no version that this server supports.
     #[error("no supported conversion review versions")]
     ReviewVersions,

@@ -19,7 +19,7 @@ use super::error::{ConversionError, ReadError};
 use super::types;
 use crate::metrics::admission as metrics;
 use crate::registry::metadata;
-use crate::webhook::Callout;
+use webhook::Callout;
 
 /// The fields that a write of `status` resets (upstream's `statusStrategy.GetResetFields`).
 static ALL_BUT_STATUS: LazyLock<Set> =

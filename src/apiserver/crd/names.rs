@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::definition::{Condition, Definition, Names};
-use crate::response::aggregate::aggregate;
+use component_config::aggregate;
 
 /// The changes to the status of a definition.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 use super::get;
 use crate::interfaces::ConnectRequest;
-use crate::registry::lookup::Lookup;
 use crate::request::body::Body;
 use crate::request::context::Context;
 use crate::request::context::RequestParts;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::response::status;
 use crate::write::Write;
+use lookup::Lookup;
 
 /// Handles a connection.
 ///
@@ -141,7 +141,7 @@ async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
         return Err(Status::bad_request(format!("pod {pod} does not have a host assigned")));
     }
     let node = context.server.objects.get_live(&Gvr::new("", "v1", "nodes"), "", name).await;
-    let node = node.and_then(crate::registry::lookup::value)?;
+    let node = node.and_then(lookup::value)?;
     // Upstream looks the node up through the pods' registry and names it as a pod; clients see this
     // text.
     node.ok_or_else(|| Status::not_found("", "pods", name))

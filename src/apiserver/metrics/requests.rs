@@ -256,14 +256,6 @@ pub(crate) static INVALID_TOKENS: Family = Family::counter(
     "[ALPHA] Cumulative invalid auto-generated legacy tokens used",
     &[],
 );
-/// Connections to servers whose certificate has no subject alternative name.
-pub(crate) static NAMELESS: Family = Family::counter(
-    "apiserver_webhooks_x509_missing_san_total",
-    "[BETA] Counts the number of requests to servers missing SAN extension in their serving \
-     certificate OR the number of connection failures due to the lack of x509 certificate \
-     SAN extension missing (either/or, based on the runtime environment)",
-    &[],
-);
 /// Aggregations of discovery documents.
 pub(crate) static MERGED: Family = Family::counter(
     "aggregator_discovery_aggregation_count_total",
@@ -271,13 +263,12 @@ pub(crate) static MERGED: Family = Family::counter(
     &[],
 );
 
-pub(super) static ALL: [&Family; 38] = [
+pub(super) static ALL: [&Family; 37] = [
     &IMPERSONATION_CHECKS,
     &IMPERSONATION_CHECK_TIME,
     &MANUAL_TOKENS,
     &AUTO_TOKENS,
     &INVALID_TOKENS,
-    &NAMELESS,
     &MERGED,
     &APISERVICE_UNAVAILABLE,
     &DEPRECATED,

@@ -61,7 +61,7 @@ impl FlowFlags {
     pub fn parse(arguments: &[String]) -> Result<Self, FlagError> {
         let mut flags = Self::default();
         for argument in arguments {
-            let (name, value) = crate::flags::parts(argument);
+            let (name, value) = component_config::flags::parts(argument);
             match name {
                 READS => flags.reads = number(name, value)?,
                 WRITES => flags.writes = number(name, value)?,

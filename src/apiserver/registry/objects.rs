@@ -12,12 +12,12 @@ use serde_json::Value;
 use store::Backend;
 
 use crate::registry::convert;
-use crate::registry::lookup::Lookup;
 use crate::registry::selection::Selection;
 use crate::registry::storage::{Storage, Transformer, Written};
 use crate::registry::watch_cache::{Cache, Caches, Filter};
 use crate::registry::{Registry, Resource};
 use crate::response::status;
+use lookup::Lookup;
 
 /// Registry, storage and caches.
 #[derive(Debug)]
@@ -192,7 +192,6 @@ mod tests {
     use store::{Op, Txn};
 
     use super::*;
-    use crate::registry::lookup;
 
     #[tokio::test(start_paused = true)]
     async fn an_unreadable_object_is_distinguished_from_a_missing_one() {

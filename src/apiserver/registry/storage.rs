@@ -15,15 +15,15 @@ use transaction::{Change, Outcome};
 
 use super::Resource;
 use super::leases::Leases;
-pub(crate) use super::transformer::NoKeyConfigured;
-pub use super::transformer::{Opened, TransformError, Transformer};
 use super::unreadable::{Step, Unreadable};
 use crate::crd::Read;
 use crate::metrics::storage as metrics;
 use crate::registry::convert;
 use crate::request_tracing;
 use crate::response::status;
-use crate::webhook::Callout;
+pub(crate) use encryption::NoKeyConfigured;
+pub use encryption::{Opened, TransformError, Transformer};
+use webhook::Callout;
 
 /// Prefix of encrypted values.
 const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";

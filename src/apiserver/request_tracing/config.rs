@@ -6,8 +6,8 @@ use std::io;
 use api::field::{Error, Path, go_quote};
 use serde_json::{Map, Value};
 
-use crate::flags;
-use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
+use component_config::flags;
+use component_config::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const FLAG: &str = "tracing-config-file";
 const KIND: &str = "TracingConfiguration";

@@ -185,7 +185,7 @@ impl Exporter {
     }
 
     async fn exchange(&mut self, batch: &[SpanRecord]) -> Result<(), ExportError> {
-        let message = otlp::request(batch, crate::server_identity::own_identity());
+        let message = otlp::request(batch, base::server_identity::own_identity());
         let mut body = Vec::with_capacity(message.len() + 5);
         body.push(0);
         let length = u32::try_from(message.len()).map_err(|_| ExportError::TooLarge)?;

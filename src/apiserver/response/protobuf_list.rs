@@ -112,7 +112,7 @@ mod tests {
     fn list() -> List {
         let schema = Schema::builtin();
         let registry = Registry::builtin(Arc::clone(&schema));
-        let row = Arc::clone(registry.row(&crate::registry::lookup::CONFIG_MAPS).unwrap());
+        let row = Arc::clone(registry.row(&lookup::CONFIG_MAPS).unwrap());
         List::new(schema, row, &json!({"resourceVersion": "7"})).unwrap()
     }
 

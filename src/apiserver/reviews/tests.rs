@@ -4,8 +4,8 @@ use super::*;
 use crate::authn::static_token::StaticTokens;
 use crate::authz::chain::Chain;
 use crate::authz::rbac::Rbac;
-use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
 use api::Object;
+use lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
 
 fn reviews() -> Reviews {
     let rbac = Arc::new(Rbac::new());

@@ -33,8 +33,8 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         )],
         authentication: crate::authn::AuthenticationConfig::default(),
         tolerations: Default::default(),
-        callout: crate::webhook::Callout {
-            reach: Arc::new(crate::webhook::Services::new(
+        callout: webhook::Callout {
+            reach: Arc::new(webhook::Services::new(
                 Arc::clone(&objects) as Arc<dyn Lookup>,
                 Arc::new(base::io::Tcp),
             )),

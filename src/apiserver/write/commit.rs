@@ -9,7 +9,6 @@ use super::{UpdateAttempt, Write, service_allocation};
 use crate::admission::quota::Reservation;
 use crate::registry::Resource;
 use crate::registry::convert;
-use crate::registry::lookup;
 use crate::registry::metadata;
 use crate::registry::storage::{self, Deletion, LinkedWrite, Prepared, Written};
 

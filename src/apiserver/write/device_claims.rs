@@ -11,10 +11,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::authz::{Attributes, Authorizer, Decision, chain};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 use crate::request::context::Context;
 use crate::request::user::User;
+use lookup::Lookup;
 
 const GROUP: &str = "resource.k8s.io";
 const CLAIMS: &str = "resourceclaims";
@@ -244,8 +243,8 @@ fn is_marked(namespace: &api::Object) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
     use async_trait::async_trait;
+    use lookup::testing::Fixed;
     use serde_json::json;
 
     /// Allows the listed `verb resource/subresource namespace name` entries.

@@ -5,10 +5,10 @@ use api::{Object, Status};
 use serde_json::Value;
 
 use super::Write;
-use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
 use crate::request::context::Context;
 use crate::response::status;
+use lookup::Lookup;
 
 /// Checks that a changed object has a name and that it equals the name in the URL.
 ///
@@ -144,8 +144,7 @@ impl Write<'_> {
         if self.subresource != "resize" || node.is_empty() {
             return Ok(());
         }
-        let found =
-            self.context.server.objects.get(&crate::registry::lookup::NODES, "", node).await?;
+        let found = self.context.server.objects.get(&lookup::NODES, "", node).await?;
         match found {
             Some(_) => Ok(()),
             None => Err(Status::forbidden(

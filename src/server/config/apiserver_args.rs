@@ -4,10 +4,9 @@ use std::fmt::Display;
 
 use apiserver::audit::{AuditConfig, AuditFlags, FlagError, Preset};
 use apiserver::authn;
-use apiserver::encryption;
-use apiserver::flags;
 use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
+use component_config::flags;
 
 use super::{ISSUER, invalid_flag};
 use crate::command_line::AuditPreset;

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use apiserver::encryption::Keys;
 use bytes::Bytes;
+use encryption::Keys;
 use store::Endpoint;
 
 use super::{K3S_NOTE, StateCheck, command_error_of, report};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use apiserver::ApiServer;
 use apiserver::connect::Nodes;
 use apiserver::interfaces::Connect;
-use apiserver::registry::lookup::Lookup;
 use apiserver::security::Security;
 use base::Tasks;
 use base::pki::tls;
 use cluster::certs::ServerCerts;
+use lookup::Lookup;
 
 use super::{ObjectLayer, TaskSets};
 use crate::error_catalogue::{CommandError, DATA_DIR, SERVER_STOPPED};

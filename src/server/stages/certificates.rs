@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use apiserver::encryption::Keys;
 use cluster::certs::{Names, ServerCerts};
 use cluster::token::files::{Error, TokenFiles};
+use encryption::Keys;
 
 use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR};
 use crate::secrets_encrypt::ServerKeys;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use api::schema::Schema;
 use apiserver::Objects;
-use apiserver::encryption::{Configured, Keys};
 use apiserver::registry::storage::Transformer;
 use base::Tasks;
 use cluster::join;
 use cluster::tunnel::{HeartbeatConfig, Tunnels};
+use encryption::{Configured, Keys};
 use settings::ClusterSettings;
 use store::Backend;
 
@@ -64,7 +64,7 @@ async fn check_keys(
     store: &Arc<dyn Backend>,
     transformer: &dyn Transformer,
 ) -> Result<(), CommandError> {
-    let unopened = apiserver::encryption::rewrite::unopened(store, transformer).await;
+    let unopened = encryption::rewrite::unopened(store, transformer).await;
     let unopened = unopened.map_err(|e| SERVER_STOPPED.error(format!("the store: {e}")))?;
     if let Some(unopened) = unopened {
         let file = keys.path().display();

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apiserver::User;
-use apiserver::registry::lookup::Lookup;
 use apiserver::security::Security;
-use apiserver::webhook::{Callout, Services};
 use base::Tasks;
 use cluster::certs::ServerCerts;
+use lookup::Lookup;
+use webhook::{Callout, Services};
 
 use super::ObjectLayer;
 use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR};

@@ -8,7 +8,7 @@ use kcel::limits::MATCH_CONDITIONS_BUDGET;
 use serde_json::Value as Json;
 
 use crate::metrics::admission::ConditionsEvaluated;
-use crate::response::aggregate::aggregate_errors;
+use component_config::aggregate_errors;
 
 use super::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
 

@@ -6,7 +6,6 @@ use api::{Gvr, Status};
 use serde_json::Value;
 
 use super::NodeRestriction;
-use crate::registry::lookup;
 
 /// An object that a volume of the pod refers to is missing or cannot be read.
 #[derive(Debug, thiserror::Error)]

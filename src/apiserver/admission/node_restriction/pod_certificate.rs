@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{NodeRestriction, Rejection, Verdict, no};
 use crate::admission::{Operation, Request};
 use crate::authz::{Attributes, Decision};
-use crate::registry::lookup;
 use crate::response::status::unmapped;
 
 /// An error that a retry can resolve, because the node's cache or ours is stale. Upstream returns a

@@ -4,7 +4,7 @@ use super::super::testing::{Ask, admit, creates};
 use super::*;
 use crate::User;
 use crate::authz::chain::Chain;
-use crate::registry::lookup::testing::Fixed;
+use lookup::testing::Fixed;
 use serde_json::json;
 
 async fn run(

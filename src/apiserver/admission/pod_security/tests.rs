@@ -2,8 +2,8 @@
 
 use super::super::testing::{Ask, admit, creates};
 use super::*;
-use crate::registry::lookup::testing::Fixed;
 use api::Gvr;
+use lookup::testing::Fixed;
 use serde_json::json;
 
 fn world(labels: Value) -> PodSecurity {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Cluster, kind_text};
 use crate::registry::Resource;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// `paramKind` of a policy.
 #[derive(Debug)]

@@ -23,7 +23,6 @@ use crate::admission::{Request, matching};
 use crate::registry::Resource;
 use crate::registry::follower;
 use crate::registry::follower::Follower;
-use crate::registry::lookup;
 use crate::registry::objects::Objects;
 
 /// The part of `spec` that differs between the kinds of policies.

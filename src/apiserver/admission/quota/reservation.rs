@@ -9,8 +9,7 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Evaluator, Operation, QuotaCheck, check};
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
+use lookup::Lookup;
 
 /// The number of attempts to store a write while other writers change its quotas.
 const ATTEMPTS: usize = 10;

@@ -2,8 +2,8 @@
 
 use super::super::testing::{Ask, admit_reserving, creates};
 use super::*;
-use crate::registry::lookup::testing::Fixed;
 use api::Gvr;
+use lookup::testing::Fixed;
 use serde_json::json;
 
 fn world(spec: Value, hard: Value, used: Value) -> (Arc<Fixed>, ResourceQuota) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::admission::expressions::conditions::Conditions;
 use crate::admission::matching::{Rule, Selectors};
-use crate::webhook::{Callout, Client, ClientConfig, ConfigError};
+use webhook::{Callout, Client, ClientConfig, ConfigError};
 
 /// The default timeout of a webhook (upstream's default).
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,9 +11,8 @@ use base::{Kind, Tasks};
 use super::hook::{self, Hook};
 use crate::registry::follower;
 use crate::registry::follower::Follower;
-use crate::registry::lookup;
 use crate::registry::objects::Objects;
-use crate::webhook::Callout;
+use webhook::Callout;
 
 /// Hooks in the order of their calls: configurations by name, hooks in the order of each
 /// configuration.

@@ -13,9 +13,9 @@ use crate::registry::objects::Objects;
 use crate::request::body;
 use crate::request::user::User;
 use crate::security::{Security, Settings};
-use crate::webhook::Callout;
-use crate::webhook::tests::{self as peer, Hook, To};
 use crate::{ApiServer, Config};
+use webhook::Callout;
+use webhook::testing::{self as peer, Hook, To};
 
 struct World {
     server: ApiServer,

@@ -10,7 +10,7 @@ use api::validation::{each, names};
 use super::url;
 use super::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings, UserRule};
 use crate::authn::jwt::{Expression, Mapper, ResultType, Variable};
-use crate::response::aggregate::aggregate_errors;
+use component_config::aggregate_errors;
 
 /// The maximum number of issuers of a configuration (upstream's).
 const ISSUERS_MAX: usize = 64;

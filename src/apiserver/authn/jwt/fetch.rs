@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
-use crate::webhook::{Reach, TransportError};
+use webhook::{Reach, TransportError};
 
 /// The timeout for one document (upstream's `http.Client.Timeout`).
 pub(super) const FETCH_MAX: Duration = Duration::from_secs(30);

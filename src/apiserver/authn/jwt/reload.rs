@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use super::remote::NotReadyError;
 use super::{Algorithm, Issuers, build};
 use crate::authn::configuration::{self, Anonymous, ContentError, InvalidConfiguration};
-use crate::file_watcher::FileWatcher;
-use crate::webhook::Callout;
+use component_config::FileWatcher;
+use webhook::Callout;
 
 /// The time for the issuers of a new configuration to become ready before it is rejected
 /// (upstream's `UpdateAuthenticationConfigTimeout`), and the delay before an unreadable file is
@@ -70,7 +70,7 @@ impl Reloads {
         if hash.is_empty() {
             return;
         }
-        let own = crate::server_identity::own_hash();
+        let own = base::server_identity::own_hash();
         let name = |rest: &str| format!("apiserver_authentication_config_controller_{rest}");
         let counts = [("failure", &self.failure), ("success", &self.success)];
         for (rest, kind, help) in [

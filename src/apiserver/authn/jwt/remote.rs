@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::fetch::{FETCH_MAX, FetchError, Fetcher};
 use super::keys::{self, Key, KeySetError, Token};
 use crate::authn::configuration::Issuer;
-use crate::webhook::Callout;
+use webhook::Callout;
 
 /// The backoff between attempts to read the discovery document (upstream tries every 10 s).
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));

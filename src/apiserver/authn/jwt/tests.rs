@@ -16,7 +16,7 @@ use crate::authn::config::Anonymous;
 use crate::authn::configuration::{ClaimRule, Extra, Issuer, Mapping, Mappings, UserRule};
 use crate::authn::flags::Settings;
 use crate::authn::jws::{self, SigningKey};
-use crate::webhook::tests::{self as peer, To};
+use webhook::testing::{self as peer, To};
 
 fn by_claim(claim: &str, prefix: &str) -> Mapping {
     Mapping { claim: claim.into(), prefix: Some(prefix.into()), ..Mapping::default() }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::authn::issuer::TokenIssuer;
 use crate::authn::jws::SigningKey;
-use crate::registry::lookup::testing::Fixed;
+use lookup::testing::Fixed;
 use serde_json::json;
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";

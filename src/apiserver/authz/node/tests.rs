@@ -1,7 +1,7 @@
 //! The rules of the Node authorizer (upstream's `node_authorizer_test.go`).
 
 use super::*;
-use crate::registry::lookup::testing::Fixed;
+use lookup::testing::Fixed;
 use serde_json::json;
 
 fn world() -> Node {
@@ -59,7 +59,7 @@ async fn unreadable_relationships_are_an_error() {
         let Decision::Failed(Failure { denied: false, error, .. }) = decision else {
             panic!("{resource}: {decision:?}")
         };
-        assert!(error.ends_with(crate::registry::lookup::testing::UNREADABLE), "{error}");
+        assert!(error.ends_with(lookup::testing::UNREADABLE), "{error}");
     }
 }
 

@@ -10,7 +10,7 @@ use kcel::{Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
 
 use crate::admission::expressions::cel_authorizer::on_stack;
-use crate::response::aggregate::aggregate_errors;
+use component_config::aggregate_errors;
 
 /// The maximum number of match conditions per webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;

@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 
 use api::Gvk;
 use api::value::{str_at, str_in};
+use lookup::Lookup;
 use serde_json::Value;
-
-use crate::registry::lookup;
-use crate::registry::lookup::Lookup;
 
 /// The annotation that names a class in clusters older than `spec.ingressClassName`.
 const CLASS: &str = "kubernetes.io/ingress.class";
@@ -60,7 +58,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::registry::lookup::testing::Fixed;
+    use lookup::testing::Fixed;
 
     fn ingress() -> Gvk {
         Gvk::new("networking.k8s.io", "v1", "Ingress")

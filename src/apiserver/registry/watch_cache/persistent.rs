@@ -198,7 +198,7 @@ mod tests {
     fn rest(snapshot: &mut Snapshot, filter: &Filter) -> Vec<String> {
         let schema = api::schema::Schema::builtin();
         let registry = crate::registry::Registry::builtin(schema);
-        let row = registry.row(&crate::registry::lookup::CONFIG_MAPS).unwrap();
+        let row = registry.row(&lookup::CONFIG_MAPS).unwrap();
         let object = |object: Arc<Object>| {
             let (key, revision) = (&object.key, object.resource_version);
             format!("{}/{}@{revision}", key.namespace, key.name)

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::admission::quota::{ResourceQuota, total_usage};
-use crate::registry::lookup;
 use store::{Backend, KeyRange};
 
 const SECRETS: &str = "/api/v1/namespaces/n/secrets";
