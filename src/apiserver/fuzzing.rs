@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::handlers;
 use crate::request::Query;
-use crate::response::table::CustomColumns;
+use printers::CustomColumns;
 
 /// Parses a continue token for a list of this namespace, or of all when it is empty.
 ///

@@ -4,4 +4,3 @@ pub(crate) mod chunked;
 pub(crate) mod encode;
 pub(crate) mod protobuf_list;
 pub(crate) mod status;
-pub mod table;

@@ -23,6 +23,7 @@ const CRATES: &[&str] = &[
     "src/lookup",
     "src/net",
     "src/node",
+    "src/printers",
     "src/scheduler",
     "src/settings",
     "src/store",

@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("lookup", &["api", "base"]),
     ("webhook", &["api", "base", "lookup"]),
     ("encryption", &["api", "base", "component_config", "store"]),
+    ("printers", &["api"]),
     (
         "apiserver",
         &[
@@ -30,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "encryption",
             "kcel",
             "lookup",
+            "printers",
             "store",
             "stream",
             "webhook",

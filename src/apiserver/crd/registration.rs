@@ -9,7 +9,7 @@ use super::definition::Definition;
 use super::kind::{Family, Kind};
 use super::strategy::Custom;
 use crate::registry::{ResourceSpec, Subresource};
-use crate::response::table::CustomColumns;
+use printers::CustomColumns;
 
 /// The verbs in discovery, in upstream's order.
 const VERBS: [&str; 8] =

@@ -13,7 +13,7 @@ use store::Durability;
 use super::builtin;
 use super::strategies::strategy_for;
 use super::strategy::Strategy;
-use crate::response::table::CustomColumns;
+use printers::CustomColumns;
 
 /// The eight verbs of an ordinary resource, in the order that discovery lists them.
 pub const ALL_VERBS: [&str; 8] =

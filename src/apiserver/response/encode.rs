@@ -18,7 +18,7 @@ use crate::request::negotiate;
 use crate::request::negotiate::{Accepted, Media, Offer, Transform};
 use crate::response::chunked;
 use crate::response::chunked::Form;
-use crate::response::{status, table};
+use crate::response::status;
 
 /// Encodes an error in the media type that the client accepts, or in JSON when none can be
 /// negotiated. Errors are never transformed: when the client accepts only a Table or partial
@@ -126,8 +126,8 @@ pub(crate) fn scale(context: &Context, scale: &Value) -> Result<Response<Body>, 
     }
     let revision = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str);
     let metadata = revision_only(revision.and_then(|text| text.parse().ok()).unwrap_or_default());
-    let options = table::Options {
-        include: table::IncludeObject::parse(include(context))
+    let options = printers::Options {
+        include: printers::IncludeObject::parse(include(context))
             .map_err(|error| Status::bad_request(error.to_string()))?,
         no_headers: false,
         list: false,
@@ -135,7 +135,7 @@ pub(crate) fn scale(context: &Context, scale: &Value) -> Result<Response<Body>, 
         now: jiff::Timestamp::now(),
     };
     let kind = api::Gvk::new("autoscaling", "v1", "Scale");
-    let mut made = table::render(&kind, std::slice::from_ref(scale), metadata, &options);
+    let mut made = printers::render(&kind, std::slice::from_ref(scale), metadata, &options);
     set_meta_version(&mut made, &accepted);
     encode(context, StatusCode::OK, &accepted, &made)
 }
@@ -332,7 +332,7 @@ fn chunked_list(
             });
             Some((whole, "items", values))
         }
-        Transform::Table if !table::depends_on_list(&row.spec.gvk) => {
+        Transform::Table if !printers::depends_on_list(&row.spec.gvk) => {
             let (include, accepted) = (include(context).to_owned(), accepted.clone());
             let whole = table(&row, &accepted, &include, &[], head.metadata(), true, true)?;
             let values: chunked::Values = Box::new(move |some| {
@@ -484,18 +484,18 @@ pub(crate) fn table(
     list: bool,
     headers: bool,
 ) -> Result<Value, Status> {
-    let include = table::IncludeObject::parse(include)
+    let include = printers::IncludeObject::parse(include)
         .map_err(|error| Status::bad_request(error.to_string()))?;
     let objects: Result<Vec<Value>, Status> =
         items.iter().map(|o| o.value().map_err(|e| Status::internal(&e.to_string()))).collect();
-    let options = table::Options {
+    let options = printers::Options {
         include,
         no_headers: !headers,
         list,
         custom: row.spec.columns.as_deref(),
         now: jiff::Timestamp::now(),
     };
-    let mut value = table::render(&row.spec.gvk, &objects?, metadata, &options);
+    let mut value = printers::render(&row.spec.gvk, &objects?, metadata, &options);
     set_meta_version(&mut value, accepted);
     if &*row.spec.gvk.kind == "DaemonSet" {
         let rows = value.get_mut("rows").and_then(Value::as_array_mut);
