@@ -6,7 +6,11 @@ mod args;
 mod config_file;
 mod defaults;
 mod environment;
+mod flags;
 mod merge;
+mod no_effect;
+mod old_names;
+mod suggestion;
 mod time;
 mod token_source;
 mod unsupported;
@@ -20,7 +24,8 @@ pub use args::{
     command,
 };
 pub use defaults::Locations;
-pub use environment::{data_dir, without_effect};
+pub use environment::{data_dir, variable_state, without_effect};
+pub use flags::{FlagState, flag_state};
 pub use merge::{Stop, parse};
 pub use time::{DurationError, duration};
 pub use token_source::read_token;

@@ -78,12 +78,16 @@ impl<'a> Environment<'a> {
 
     /// Prepares the process for a command that runs until it is stopped.
     fn prepare(&self, general: &mut GeneralArgs) {
-        general.without_effect = command_line::without_effect((self.names)().into_iter());
+        let of_variables = command_line::without_effect((self.names)().into_iter());
+        general.without_effect.extend(of_variables);
         allocator::prepare();
         let filter = (self.lookup)("KUBE_LITE_LOG");
         logging::start(general.debug, general.verbosity, filter.as_deref());
         for setting in &general.without_effect {
             tracing::warn!(%setting, "command line: setting has no effect");
+        }
+        for warning in &general.warnings {
+            tracing::warn!(%warning, "command line: setting is outdated or overridden");
         }
         install_tls();
     }

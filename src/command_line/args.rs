@@ -49,7 +49,8 @@ pub struct Cli {
 /// accept a value (`--debug=false`), as in k3s and as configuration files and variables need it.
 pub fn command() -> clap::Command {
     Cli::command().mut_subcommands(|command| match command.get_name() {
-        "server" | "agent" | "etcd-snapshot" => accept_boolean_values(command),
+        "server" | "agent" => accept_boolean_values(super::flags::add_foreign(command)),
+        "etcd-snapshot" => accept_boolean_values(command),
         _ => command,
     })
 }
@@ -96,6 +97,17 @@ pub enum Command {
     },
     /// Check that this machine meets the requirements of a node
     CheckConfig,
+}
+
+impl Command {
+    /// The general flags of `server` and `agent`.
+    pub(super) fn general_mut(&mut self) -> Option<&mut GeneralArgs> {
+        match self {
+            Self::Server(args) => Some(&mut args.general),
+            Self::Agent(args) => Some(&mut args.general),
+            _ => None,
+        }
+    }
 }
 
 /// Flags of `kube-lite server`.

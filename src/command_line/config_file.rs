@@ -5,18 +5,23 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::error_catalogue::{CONFIG_FILE, CommandError};
+use super::flags::Flags;
+use super::merge::Notes;
+use super::old_names::{self, Renamed};
+use super::unsupported;
+use crate::error_catalogue::{CONFIG_FILE, CommandError, UNSUPPORTED_FLAG};
 
 /// Values per flag name, in the order given.
 pub(super) type Values = BTreeMap<String, Vec<String>>;
 
-/// Reads `main` and `<main>.d/*.yaml` in name order. An absent main file is an error only if it
+/// Reads `main` and `<main>.d/*.yaml` in name order, with the keys of `flags`; keys without effect
+/// and old names go to `notes`. An absent main file is an error only if it
 /// `is_required`.
 pub(super) fn read(
     main: &Path,
     is_required: bool,
-    known: &dyn Fn(&str) -> bool,
-    nearest: &dyn Fn(&str) -> Option<String>,
+    flags: &Flags,
+    notes: &mut Notes,
 ) -> Result<Values, CommandError> {
     let mut files = Vec::new();
     if main.exists() || is_required {
@@ -26,7 +31,7 @@ pub(super) fn read(
     let mut values = Values::new();
     for file in files {
         let text = base::fs::read_to_string(&file).map_err(|e| CONFIG_FILE.usage_error(e))?;
-        merge_file(&file, &text, &mut values, known, nearest)?;
+        merge_file(&file, &text, &mut values, flags, notes)?;
     }
     Ok(values)
 }
@@ -46,8 +51,8 @@ fn merge_file(
     file: &Path,
     text: &str,
     values: &mut Values,
-    known: &dyn Fn(&str) -> bool,
-    nearest: &dyn Fn(&str) -> Option<String>,
+    flags: &Flags,
+    notes: &mut Notes,
 ) -> Result<(), CommandError> {
     let bad = |why: String| CONFIG_FILE.usage_error(format!("{}: {why}", file.display()));
     if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
@@ -61,25 +66,41 @@ fn merge_file(
         let (name, append) =
             key.strip_suffix('+').map_or((key.as_str(), false), |name| (name, true));
         let line = text.lines().position(|l| l.trim_start().starts_with(&key)).map_or(0, |n| n + 1);
-        if !known(name) {
-            let why = match (super::unsupported::reason(name), nearest(name)) {
-                (Some(why), _) => format!("line {line}: {name} is not supported: {why}"),
-                (None, Some(near)) => {
-                    format!("line {line}: unknown key {name:?}, did you mean {near:?}?")
-                }
-                (None, None) => format!("line {line}: unknown key {name:?}"),
-            };
-            return Err(bad(why));
-        }
-        let list = match value {
+        let place = || format!("{}: line {line}: {name}", file.display());
+        let mut list = match value {
             Value::Array(items) => items.iter().map(scalar).collect::<Option<Vec<_>>>(),
             Value::Null => Some(Vec::new()),
             other => scalar(&other).map(|v| vec![v]),
-        };
-        let list = list.ok_or_else(|| {
-            bad(format!("line {line}: {name} must be a value or a list of values"))
-        })?;
-        let slot = values.entry(name.to_owned()).or_default();
+        }
+        .ok_or_else(|| bad(format!("line {line}: {name} must be a value or a list of values")))?;
+        let mut flag = name;
+        match old_names::present(name, list.last().map(String::as_str)) {
+            Some(Renamed::Off) => continue,
+            Some(Renamed::Same(new)) => flag = new,
+            Some(Renamed::Value(new, set)) => (flag, list) = (new, vec![set.to_owned()]),
+            None => {}
+        }
+        if flag != name {
+            notes.warnings.push(old_names::warning(&place(), flag));
+        }
+        if let Some(why) = unsupported::reason(flag) {
+            // `false` switches nothing on.
+            if list.iter().all(|value| value == "false") {
+                continue;
+            }
+            let text = format!("{} is not supported: {why}", place());
+            return Err(UNSUPPORTED_FLAG.usage_error(text));
+        }
+        if flags.is_of_other_command(flag) {
+            notes.without_effect.push(flags.of_other_command(&place()));
+            continue;
+        }
+        if !flags.is_known(flag) {
+            let near = flags.nearest(name).map(|near| format!(", did you mean {near:?}?"));
+            let near = near.unwrap_or_default();
+            return Err(bad(format!("line {line}: unknown key {name:?}{near}")));
+        }
+        let slot = values.entry(flag.to_owned()).or_default();
         if !append {
             slot.clear();
         }

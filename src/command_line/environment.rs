@@ -1,5 +1,8 @@
 //! Environment variables that set flags: `KUBE_LITE_*`, and the names of k3s.
 
+use super::flags::{FlagState, flag_state};
+use super::no_effect;
+
 /// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("config", "CONFIG_FILE"),
@@ -20,19 +23,21 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("datastore-certfile", "DATASTORE_CERTFILE"),
     ("datastore-keyfile", "DATASTORE_KEYFILE"),
     ("cluster-init", "CLUSTER_INIT"),
-    // Flags of k3s that are rejected by name.
+    // Flags of k3s that are refused or have no effect.
+    ("lb-server-port", "LB_SERVER_PORT"),
     ("write-kubeconfig-group", "KUBECONFIG_GROUP"),
     ("selinux", "SELINUX"),
     ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
-    ("kine-tls", "KINE_TLS"),
     ("rootless", "ROOTLESS"),
     ("vpn-auth", "VPN_AUTH"),
     ("vpn-auth-file", "VPN_AUTH_FILE"),
 ];
 
+/// Old names of variables: the flag, and the variable's name without its prefix.
+const OLD_VARIABLES: &[(&str, &str)] = &[("token", "CLUSTER_SECRET")];
+
 /// Variables that take a boolean in any form of Go's `strconv.ParseBool`, as k3s reads them.
-const BOOLEANS: [&str; 6] =
-    ["debug", "cluster-init", "cluster-reset", "selinux", "kine-tls", "rootless"];
+const BOOLEANS: [&str; 5] = ["debug", "cluster-init", "cluster-reset", "selinux", "rootless"];
 
 /// Variables after `KUBE_LITE_` that are not flags: for the log, the service file and install.sh.
 const NOT_FLAGS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];
@@ -47,12 +52,11 @@ const PREFIXES: [&str; 2] = ["KUBE_LITE_", "K3S_"];
 /// Service named `k3s` (`K3S_SERVICE_HOST`).
 pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
     let explain = |name: String| {
-        let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-        if short == "LB_SERVER_PORT" {
-            let why = "agents reach servers through tunnels, without a local load balancer";
+        if let Some(why) = no_effect::variable_reason(&name) {
             return Some(format!("{name}: {why}"));
         }
-        let known = VARIABLES.iter().any(|(_, known)| *known == short)
+        let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+        let known = VARIABLES.iter().chain(OLD_VARIABLES).any(|(_, known)| *known == short)
             || NOT_FLAGS.contains(&short)
             || short.starts_with(TESTS);
         (!known).then(|| format!("{name}: is not a setting of kube-lite"))
@@ -70,6 +74,8 @@ pub(super) struct Variable {
     /// Full name.
     pub(super) name: String,
     pub(super) value: String,
+    /// What is to be said about its use.
+    pub(super) warning: Option<String>,
 }
 
 impl Variable {
@@ -79,7 +85,7 @@ impl Variable {
             (true, "0" | "f" | "F" | "FALSE" | "False") => "false".to_owned(),
             _ => value,
         };
-        Self { flag, name, value }
+        Self { flag, name, value, warning: None }
     }
 }
 
@@ -96,17 +102,51 @@ pub fn data_dir(lookup: &dyn Fn(&str) -> Option<String>) -> Option<std::path::Pa
     all.into_iter().find(|found| found.flag == "data-dir").map(|found| found.value.into())
 }
 
-/// Every variable that sets a flag; `KUBE_LITE_` takes precedence over `K3S_`.
+/// Every variable that sets a flag; `KUBE_LITE_` takes precedence over `K3S_`, and the present name
+/// over an old one.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
-    let prefixed = VARIABLES.iter().filter_map(|(flag, short)| {
-        let mut names = PREFIXES.iter().map(|prefix| format!("{prefix}{short}"));
-        names.find_map(|name| set(&name).map(|value| Variable::new(flag, name, value)))
-    });
+    let of_names = |flag: &'static str, short: &str| {
+        let [ours, theirs] = PREFIXES.map(|prefix| {
+            let name = format!("{prefix}{short}");
+            set(&name).map(|value| Variable::new(flag, name, value))
+        });
+        match (ours, theirs) {
+            (Some(ours), Some(theirs)) if ours.value != theirs.value => {
+                let warning = format!("{}: {} applies, remove one", theirs.name, ours.name);
+                Some(Variable { warning: Some(warning), ..ours })
+            }
+            (ours, theirs) => ours.or(theirs),
+        }
+    };
+    let mut found: Vec<Variable> =
+        VARIABLES.iter().filter_map(|(flag, short)| of_names(flag, short)).collect();
+    for (flag, short) in OLD_VARIABLES {
+        let present = |variable: &Variable| variable.flag == *flag;
+        if let Some(mut old) = of_names(flag, short).filter(|_| !found.iter().any(present)) {
+            let is_now = VARIABLES.iter().find(|(known, _)| known == flag);
+            let now = is_now.map(|(_, short)| format!("K3S_{short}")).unwrap_or_default();
+            old.warning = Some(format!("{} is an old name of {now}, use that", old.name));
+            found.push(old);
+        }
+    }
     let foreign = AWS_VARIABLES
         .iter()
         .filter_map(|(flag, name)| Some(Variable::new(flag, (*name).to_owned(), set(name)?)));
-    prefixed.chain(foreign).collect()
+    found.extend(foreign);
+    found
+}
+
+/// What kube-lite does with a variable of k3s; `None` for one that it does not know.
+pub fn variable_state(name: &str) -> Option<(FlagState, Option<&'static str>)> {
+    if let Some(why) = no_effect::variable_reason(name) {
+        return Some((FlagState::NoEffect(why), None));
+    }
+    let short = name.strip_prefix("K3S_");
+    let ours = VARIABLES.iter().chain(OLD_VARIABLES).find(|(_, known)| Some(*known) == short);
+    let aws = || AWS_VARIABLES.iter().find(|(_, known)| *known == name);
+    let flag = ours.or_else(aws)?.0;
+    Some((flag_state(flag)?, Some(flag)))
 }
 
 /// Sets S3 flags that are not on the command line from variables.

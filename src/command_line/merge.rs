@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 
 use super::args::{self, Cli, Command};
 use super::environment::{self, Variable};
-use super::{config_file, unsupported};
+use super::flags::Flags;
+use super::{config_file, old_names, unsupported};
 use crate::error_catalogue::{CommandError, UNSUPPORTED_FLAG, USAGE};
 
 /// Why parsing does not return a command.
@@ -35,6 +36,8 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let command = args::command();
     let fix = help_hint(&command, &argv);
     let stop = |error| stop(error, &fix);
+    let mut notes = Notes::default();
+    let argv = old_names::replace(argv, &mut notes.warnings);
     let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
     // Only `server` and `agent` read all variables and configuration files.
     let Some((name @ ("server" | "agent"), given)) = typed.subcommand() else {
@@ -44,36 +47,67 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
         }
         return Ok(cli);
     };
-    let definition = command.find_subcommand(name).cloned().unwrap_or_default();
-    let flags: Vec<String> =
-        definition.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect();
-    let merged = merge(argv, given, &flags, environment::read(lookup))?;
+    let flags = Flags::of(&command, name);
+    flags.refuse_typed(given)?;
+    notes.warnings.extend(flags.overridden(&argv));
+    let merged = merge(argv, given, &flags, environment::read(lookup), &mut notes)?;
     let matches = command.try_get_matches_from(merged).map_err(stop)?;
-    Cli::from_arg_matches(&matches).map_err(stop)
+    if let Some((_, matches)) = matches.subcommand() {
+        notes.without_effect.extend(flags.without_effect(matches));
+    }
+    let mut cli = Cli::from_arg_matches(&matches).map_err(stop)?;
+    if let Some(general) = cli.command.general_mut() {
+        general.without_effect = notes.without_effect;
+        general.warnings = notes.warnings;
+    }
+    Ok(cli)
+}
+
+/// Sentences for the log and `kube-lite status`.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// Settings that change nothing, each with the reason.
+    pub(super) without_effect: Vec<String>,
+    /// Old names, and settings that another one overrides.
+    pub(super) warnings: Vec<String>,
 }
 
 /// The arguments of `server` or `agent` with those of variables and configuration files. `given`
-/// are the arguments that were typed, `flags` the names of all flags of the command.
+/// are the arguments that were typed.
 fn merge(
     argv: Vec<OsString>,
     given: &ArgMatches,
-    flags: &[String],
+    flags: &Flags,
     mut variables: Vec<Variable>,
+    notes: &mut Notes,
 ) -> Result<Vec<OsString>, Stop> {
-    let is_known = |flag: &str| flags.iter().any(|f| f == flag);
     let is_typed = |flag: &str| {
-        let source = || given.value_source(&flag.replace('-', "_"));
-        is_known(flag) && source() == Some(ValueSource::CommandLine)
+        let source = || given.value_source(&flags.id(flag));
+        flags.is_known(flag) && source() == Some(ValueSource::CommandLine)
     };
-    // Ignore variables of the other command, but reject variables that no command supports.
-    for variable in variables.iter().filter(|v| !is_known(v.flag) && v.value != "false") {
+    for variable in variables.iter().filter(|variable| variable.value != "false") {
         if let Some(why) = unsupported::reason(variable.flag) {
             // The value may be a secret.
             let text = format!("{} is not supported: {why}", variable.name);
             return Err(UNSUPPORTED_FLAG.usage_error(text).into());
         }
     }
-    variables.retain(|variable| is_known(variable.flag) || variable.flag == "server");
+    // Variables of the other command have no effect.
+    variables.retain(|variable| {
+        let is_ours = flags.is_known(variable.flag);
+        if !is_ours {
+            notes.without_effect.push(flags.of_other_command(&variable.name));
+        }
+        is_ours
+    });
+    for variable in &variables {
+        notes.warnings.extend(variable.warning.clone());
+        if is_typed(variable.flag) {
+            let text =
+                format!("{}: --{} on the command line applies", variable.name, variable.flag);
+            notes.warnings.push(text);
+        }
+    }
     let from_variable =
         |flag: &str| variables.iter().find(|v| v.flag == flag).map(|v| v.value.clone());
 
@@ -83,7 +117,7 @@ fn merge(
         .map(PathBuf::from)
         .or_else(|| given.get_one::<PathBuf>("config").cloned())
         .unwrap_or_default();
-    let values = config_file::read(&file, is_required, &is_known, &|name| nearest(name, flags))?;
+    let values = config_file::read(&file, is_required, flags, notes)?;
 
     // Lowest precedence first, since the parser takes the last value. A flag from the command line
     // or a variable replaces a whole list.
@@ -126,13 +160,6 @@ fn stop(error: clap::Error, fix: &str) -> Stop {
     ) {
         return Stop::Text(error.to_string());
     }
-    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) =
-        (error.kind(), error.get(ContextKind::InvalidArg))
-    {
-        if let Some(why) = unsupported::reason(flag) {
-            return UNSUPPORTED_FLAG.usage_error(format!("{flag} is not supported: {why}")).into();
-        }
-    }
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let message: Vec<&str> = lines
@@ -141,35 +168,6 @@ fn stop(error: clap::Error, fix: &str) -> Stop {
         .copied()
         .collect();
     USAGE.usage_error(message.join(" ").trim_start_matches("error: ")).with_fix(fix).into()
-}
-
-/// The known flag nearest to `name`, when near enough.
-fn nearest(name: &str, known: &[String]) -> Option<String> {
-    let best = known.iter().map(|k| (distance(name, k), k)).min()?;
-    (best.0 <= name.len() / 3 + 1).then(|| best.1.clone())
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row.get(j + 1).copied().unwrap_or(usize::MAX);
-            let here = if x == *y { diagonal } else { 1 + diagonal.min(above).min(left) };
-            diagonal = above;
-            if let Some(slot) = row.get_mut(j) {
-                *slot = left;
-            }
-            left = here;
-        }
-        if let Some(slot) = row.last_mut() {
-            *slot = left;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -243,13 +241,100 @@ mod tests {
 
     #[test]
     fn variables_without_effect_are_reported() {
-        let names = ["K3S_TOKEN", "K3S_TOKNE", "KUBE_LITE_LOG", "K3S_LB_SERVER_PORT", "HOME"];
+        let names = ["K3S_TOKEN", "K3S_TOKNE", "KUBE_LITE_LOG", "K3S_ROOTLESS_MTU", "HOME"];
         assert_eq!(
             environment::without_effect(names.into_iter().map(str::to_owned)),
             [
-                "K3S_LB_SERVER_PORT: agents reach servers through tunnels, without a local load balancer",
+                "K3S_ROOTLESS_MTU: kube-lite has no rootless mode",
                 "K3S_TOKNE: is not a setting of kube-lite"
             ]
+        );
+    }
+
+    /// The arguments of a server with a configuration file of this text.
+    fn server_with(text: &str, argv: &[&str]) -> Result<ServerArgs, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        std::fs::write(&file, text).unwrap();
+        let config = format!("--config={}", file.display());
+        server(&[&[config.as_str()], argv].concat(), &[])
+    }
+
+    #[test]
+    fn flags_without_effect_are_accepted_and_reported_wherever_they_are_set() {
+        let why = "an agent connects to servers directly, without a local load balancer";
+        let want = [format!("--lb-server-port: {why}")];
+        let file = "--config=/dev/null";
+        let typed = server(&[file, "--lb-server-port", "6444"], &[]).unwrap();
+        assert_eq!(typed.general.without_effect, want);
+        let variable = server(&[file], &[("K3S_LB_SERVER_PORT", "6444")]).unwrap();
+        assert_eq!(variable.general.without_effect, want);
+        let file = server_with("lb-server-port: 6444\nkine-tls: true\n", &[]).unwrap();
+        assert_eq!(file.general.without_effect.len(), 2, "{:?}", file.general.without_effect);
+        assert!(server_with("", &[]).unwrap().general.without_effect.is_empty());
+    }
+
+    #[test]
+    fn refused_flags_are_refused_in_files_and_false_is_no_request() {
+        let refused = server_with("# k3s\nrootless: true\n", &[]).unwrap_err();
+        assert!(refused.contains("error[KL0102]") && refused.contains("line 2: rootless is not"));
+        assert!(server_with("rootless: false\n", &["--rootless=false"]).is_ok());
+        assert!(server_with("", &["--rootless"]).unwrap_err().contains("KL0102"));
+    }
+
+    #[test]
+    fn old_names_apply_with_a_warning() {
+        let args = server_with("no-deploy: [traefik]\nno-flannel: true\n", &[]).unwrap();
+        assert_eq!(args.disable, ["traefik"]);
+        assert_eq!(args.node.flannel_backend.as_deref(), Some("none"));
+        assert_eq!(args.general.warnings.len(), 2, "{:?}", args.general.warnings);
+        let variables = [("K3S_CLUSTER_SECRET", "hush")];
+        let args = server(&["--config=/dev/null", "--no-deploy", "coredns"], &variables).unwrap();
+        assert_eq!(args.disable, ["coredns"]);
+        assert!(args.token.is_some_and(|token| token.reveal() == "hush"));
+        assert_eq!(
+            args.general.warnings,
+            [
+                "--no-deploy is an old name of --disable, use that",
+                "K3S_CLUSTER_SECRET is an old name of K3S_TOKEN, use that"
+            ]
+        );
+    }
+
+    #[test]
+    fn settings_that_another_one_overrides_are_named_without_their_values() {
+        let argv = ["--config=/dev/null", "--token=a-secret", "-t", "b-secret", "--node-name=n"];
+        let variables = [("K3S_NODE_NAME", "m"), ("K3S_URL", "a"), ("KUBE_LITE_URL", "b")];
+        let args = server(&argv, &variables).unwrap();
+        let mut warnings = args.general.warnings;
+        warnings.sort();
+        assert_eq!(
+            warnings,
+            [
+                "--token is given 2 times, the last one applies; remove the others",
+                "K3S_NODE_NAME: --node-name on the command line applies",
+                "K3S_URL: KUBE_LITE_URL applies, remove one",
+            ]
+        );
+        let once = ["--config=/dev/null", "--node-label=a=1", "--node-label=b=2"];
+        assert!(server(&once, &[]).unwrap().general.warnings.is_empty());
+    }
+
+    #[test]
+    fn an_agent_accepts_a_configuration_file_of_a_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        std::fs::write(&file, "cluster-cidr: 10.0.0.0/16\nnode-name: a\n").unwrap();
+        let args = agent(&[&format!("--config={}", file.display())], &[]).unwrap();
+        assert_eq!(args.node.node_name.as_deref(), Some("a"));
+        let [note] = args.general.without_effect.as_slice() else { panic!("{args:?}") };
+        assert!(
+            note.ends_with("line 1: cluster-cidr: is a setting of servers, and this is an agent")
+        );
+        let args = agent(&[], &[("K3S_CLUSTER_INIT", "true")]).unwrap();
+        assert_eq!(
+            args.general.without_effect,
+            ["K3S_CLUSTER_INIT: is a setting of servers, and this is an agent"]
         );
     }
 
@@ -326,12 +411,5 @@ mod tests {
     #[test]
     fn a_required_config_file_must_exist() {
         assert!(server(&["--config=/nonexistent/x.yaml"], &[]).unwrap_err().contains("KL0103"));
-    }
-
-    #[test]
-    fn distance_is_levenshteins() {
-        for (a, b, want) in [("kitten", "sitting", 3), ("", "abc", 3), ("same", "same", 0)] {
-            assert_eq!(distance(a, b), want, "{a} {b}");
-        }
     }
 }

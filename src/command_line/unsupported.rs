@@ -13,10 +13,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "the store is not an etcd process; see the flags etcd-* in `kube-lite server --help`",
     ),
     (
-        "etcd-snapshot-reconcile-interval",
-        "the snapshot directory is read directly, there is nothing to reconcile",
-    ),
-    (
         "etcd-s3-config-secret",
         "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ),
@@ -25,7 +21,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not implemented"),
     ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded"),
-    ("kine-tls", "kube-lite does not use kine"),
     ("kube-controller-manager-arg", "kube-lite has no separate kube-controller-manager"),
     ("kube-scheduler-arg", "kube-lite has no separate kube-scheduler"),
     (
@@ -51,11 +46,60 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("vpn-auth-file", "VPN integration is not implemented"),
     ("with-node-id", "kube-lite appends no id to the node name; use --node-name"),
     ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
+    ("airgap-extra-registry", "images of archives keep the names that they have there"),
+    (
+        "apiserver-bind-address",
+        "one listener serves the API and the join protocol; use --bind-address",
+    ),
+    ("apiserver-port", "one port serves the API and the join protocol; use --https-listen-port"),
+    ("default-runtime", "choose a runtime per pod with a RuntimeClass"),
+    ("disable-apiserver", "a server always serves the API; roles of servers cannot be split"),
+    ("disable-etcd", "a server always has the store; use --datastore-endpoint for an external one"),
+    ("enable-pprof", "kube-lite has no Go runtime to profile; use `perf record -p PID`"),
+    ("etcd-expose-metrics", "the store's metrics are part of /metrics of the API"),
+    ("helm-controller-arg", "there is no Helm controller"),
+    ("helm-job-image", "there is no Helm controller"),
+    ("image-credential-provider-bin-dir", "use credentials in registries.yaml or imagePullSecrets"),
+    ("image-credential-provider-config", "use credentials in registries.yaml or imagePullSecrets"),
+    ("image-service-endpoint", "the runtime of --container-runtime-endpoint also manages images"),
+    ("kube-cloud-controller-manager-arg", "there is no cloud controller"),
+    ("log", "kube-lite logs to standard error; redirect it, or read `journalctl -u kube-lite`"),
+    ("node-external-dns", "external addresses are not implemented"),
+    ("node-internal-dns", "further names of nodes are not implemented"),
+    ("nonroot-devices", "device ownership by securityContext is not implemented"),
+    ("supervisor-metrics", "the metrics of the server are at /metrics of the API"),
+    ("supervisor-port", "one port serves the API and the join protocol; use --https-listen-port"),
+    ("tls-san-security", "the certificate never contains a name that was not configured"),
+    ("advertise-port", "clients reach the API at --https-listen-port"),
 ];
 
-/// The reason why a flag is not supported; `None` for all other flags. `flag` may have dashes and a
-/// value.
-pub(super) fn reason(flag: &str) -> Option<&'static str> {
-    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+/// Flags of k3s without a counterpart here that take no value.
+pub(super) const BOOLEANS: &[&str] = &[
+    "alsologtostderr",
+    "disable-apiserver",
+    "disable-apiserver-lb",
+    "disable-cloud-controller",
+    "disable-etcd",
+    "disable-helm-controller",
+    "disable-selinux",
+    "docker",
+    "embedded-registry",
+    "enable-pprof",
+    "etcd-expose-metrics",
+    "flannel-external-ip",
+    "flannel-ipv6-masq",
+    "kine-tls",
+    "nonroot-devices",
+    "prefer-bundled-bin",
+    "rootless",
+    "secrets-encryption",
+    "selinux",
+    "supervisor-metrics",
+    "tls-san-security",
+    "with-node-id",
+];
+
+/// The reason why a flag is not supported; `None` for all other flags.
+pub(super) fn reason(name: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(unsupported, _)| *unsupported == name).map(|(_, reason)| *reason)
 }

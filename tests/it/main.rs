@@ -6,6 +6,7 @@ mod documents;
 mod errors;
 mod files;
 mod imports;
+mod k3s;
 mod language;
 mod structure;
 mod tidy;

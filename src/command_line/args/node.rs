@@ -26,11 +26,20 @@ pub struct GeneralArgs {
     #[arg(long, help_heading = "General")]
     pub debug: bool,
     /// Log level; 4 or more turns on debug logging
-    #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
+    #[arg(
+        short = 'v',
+        alias = "v",
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "General"
+    )]
     pub verbosity: u8,
     /// Settings without effect, each with the reason; `kube-lite status` lists them.
     #[arg(skip)]
     pub without_effect: Vec<String>,
+    /// Old names, and settings that another one overrides; the log names them.
+    #[arg(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Flags of the node.

@@ -1,0 +1,44 @@
+//! Flags and variables of k3s that kube-lite accepts although they change nothing here, each with
+//! the reason. `kube-lite status` and one line of the log name those that a user sets.
+
+/// The name of each flag without dashes, and the text that follows `--NAME: `.
+pub(super) const FLAGS: &[(&str, &str)] = &[
+    ("alsologtostderr", "kube-lite always logs to standard error"),
+    ("vmodule", "kube-lite has no log levels per source file; -v=4 turns on debug logging"),
+    ("disable-selinux", "kube-lite sets no SELinux labels"),
+    (
+        "disable-apiserver-lb",
+        "an agent connects to servers directly, without a local load balancer",
+    ),
+    ("lb-server-port", "an agent connects to servers directly, without a local load balancer"),
+    (
+        "etcd-snapshot-reconcile-interval",
+        "the snapshot directory is read directly, there is nothing to reconcile",
+    ),
+    ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
+    ("servicelb-namespace", "kube-lite has no service load balancer"),
+    ("prefer-bundled-bin", "kube-lite contains no programs of other projects"),
+];
+
+/// Variables that are no flags, and the text that follows `NAME: `.
+pub(super) const VARIABLES: &[(&str, &str)] = &[
+    ("K3S_AGENT_HTTP_PROXY_ALLOWED", "agents connect to servers directly, never through a proxy"),
+    ("KINE_SCHEMA_MIGRATION", "kube-lite adapts the schema of an external datastore by itself"),
+    ("K3S_P2P_PORT", "kube-lite has no embedded registry"),
+    ("K3S_P2P_ENABLE_LATEST", "kube-lite has no embedded registry"),
+    ("K3S_ROOTLESS_MTU", "kube-lite has no rootless mode"),
+    ("K3S_ROOTLESS_CIDR", "kube-lite has no rootless mode"),
+    ("K3S_ROOTLESS_ENABLE_IPV6", "kube-lite has no rootless mode"),
+    ("K3S_ROOTLESS_PORT_DRIVER", "kube-lite has no rootless mode"),
+    ("K3S_ROOTLESS_DISABLE_HOST_LOOPBACK", "kube-lite has no rootless mode"),
+];
+
+/// The reason why a flag changes nothing; `None` for all other flags.
+pub(super) fn reason(name: &str) -> Option<&'static str> {
+    FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, reason)| *reason)
+}
+
+/// The reason why a variable changes nothing; `None` for all other variables.
+pub(super) fn variable_reason(name: &str) -> Option<&'static str> {
+    VARIABLES.iter().find(|(variable, _)| *variable == name).map(|(_, reason)| *reason)
+}

@@ -1,0 +1,97 @@
+//! The settings of k3s: what kube-lite does with each, compared with the names that k3s has and
+//! with the table in `docs/operating/from-k3s.md`.
+
+use std::fmt::Write;
+
+use kube_lite::command_line::{FlagState, flag_state, variable_state};
+
+/// Line that the generated part of the document follows.
+const GENERATED: &str =
+    "<!-- Generated from the command line: KUBE_LITE_UPDATE=1 cargo test --test it k3s -->";
+
+/// Recorded names of flags, and of variables.
+const FLAGS: &str = "tests/fixtures/k3s-flags.txt";
+const VARIABLES: &str = "tests/fixtures/k3s-variables.txt";
+
+/// The first words of the lines of a list, comments left out.
+fn names(path: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    assert!(text.starts_with("# k3s v1.37.2"), "{path} begins with the version that it records");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+/// The state and the reason.
+fn cells(state: FlagState) -> (&'static str, &'static str) {
+    match state {
+        FlagState::ActedOn => ("acted on", ""),
+        FlagState::NoEffect(why) => ("no effect", why),
+        FlagState::Refused(why) => ("refused", why),
+    }
+}
+
+#[test]
+fn every_k3s_setting_has_a_state() {
+    let flags = names(FLAGS);
+    assert!(flags.len() > 120, "only {} flags were found", flags.len());
+    let unknown: Vec<String> = flags.into_iter().filter(|f| flag_state(f).is_none()).collect();
+    assert!(unknown.is_empty(), "flags of k3s without a state: {unknown:?}");
+    let variables = names(VARIABLES);
+    let unknown: Vec<String> =
+        variables.into_iter().filter(|v| variable_state(v).is_none()).collect();
+    assert!(unknown.is_empty(), "variables of k3s without a state: {unknown:?}");
+}
+
+#[test]
+fn a_k3s_flag_has_one_state() {
+    let command = kube_lite::command_line::command();
+    for name in ["server", "agent"] {
+        let subcommand = command.find_subcommand(name).unwrap();
+        for arg in subcommand.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let Some(long) = arg.get_long() else { continue };
+            assert_eq!(
+                flag_state(long),
+                Some(FlagState::ActedOn),
+                "--{long} is a flag of kube-lite and also in unsupported.rs or no_effect.rs"
+            );
+        }
+    }
+}
+
+fn table() -> String {
+    let mut out = String::from("\n| flag of k3s | state | reason |\n|---|---|---|\n");
+    for name in names(FLAGS) {
+        let (state, why) = flag_state(&name).map_or(("unknown", ""), cells);
+        let _ = writeln!(out, "| `--{name}` | {state} | {} |", why.replace('|', "\\|"));
+    }
+    out.push_str("\n| variable of k3s | flag | state | reason |\n|---|---|---|---|\n");
+    for name in names(VARIABLES) {
+        let (state, flag) = variable_state(&name).unzip();
+        let flag = flag.flatten().map(|flag| format!("`--{flag}`")).unwrap_or_default();
+        let (state, why) = state.map_or(("unknown", ""), cells);
+        let _ = writeln!(out, "| `{name}` | {flag} | {state} | {} |", why.replace('|', "\\|"));
+    }
+    out
+}
+
+#[test]
+fn the_table_of_k3s_settings_is_that_of_the_command_line() {
+    let path = "docs/operating/from-k3s.md";
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let (head, body) =
+        text.split_once(GENERATED).unwrap_or_else(|| panic!("{path} lacks the line {GENERATED}"));
+    let generated = table();
+    #[allow(clippy::disallowed_methods, reason = "whether to write the document")]
+    let updates = std::env::var("KUBE_LITE_UPDATE").is_ok();
+    if updates {
+        std::fs::write(path, format!("{head}{GENERATED}\n{generated}")).unwrap();
+        return;
+    }
+    let differs =
+        body.trim().lines().zip(generated.trim().lines()).find(|(is, should)| is != should);
+    assert!(
+        body.trim() == generated.trim(),
+        "{path} is not what the program does, run KUBE_LITE_UPDATE=1 cargo test --test it k3s: \
+         {differs:?}"
+    );
+}
