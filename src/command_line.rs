@@ -3,6 +3,7 @@
 //! Precedence: flags, then variables, then `config.yaml` with its drop-ins.
 
 mod args;
+pub mod components;
 mod config_file;
 mod defaults;
 mod environment;
@@ -17,9 +18,9 @@ mod unsupported;
 
 pub use args::{
     AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
-    Command, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand,
-    EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MigrateArgs, NodeArgs, RotateArgs,
-    RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
+    Command, ComponentArgs, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs,
+    EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MigrateArgs, NodeArgs,
+    RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
     SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
     command,
 };

@@ -4,6 +4,7 @@
 mod excluded_endpoints;
 mod flags;
 mod name;
+mod proxy_args;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -74,6 +75,8 @@ pub struct Machine {
     registries: node::runtime::registries::Registries,
     /// The variable `PATH`.
     pub path: String,
+    /// Address of the service proxy's `/healthz`.
+    proxy_healthz: Option<SocketAddr>,
     /// Settings without effect, each with the reason.
     pub without_effect: Vec<String>,
 }
@@ -200,13 +203,20 @@ impl Machine {
             let why = "configures kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
             return Err(invalid_flag("private-registry", args.private_registry.display(), why));
         }
+        let listen = listen_ip(args.bind_address, &node_ips);
+        let port = args.proxy_healthz_port;
+        let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;
+        let default = (port != 0).then(|| SocketAddr::new(listen, port));
+        let mut without_effect = general.without_effect.clone();
+        without_effect.append(&mut proxy.without_effect);
         Ok(Self {
             registries,
-            listen: listen_ip(args.bind_address, &node_ips),
+            listen,
+            proxy_healthz: proxy.healthz.unwrap_or(default),
             labels: flags::labels(&args.node_label)?,
             taints: flags::taints(&args.node_taint)?,
             path: locations.path.clone(),
-            without_effect: general.without_effect.clone(),
+            without_effect,
             power: node::MachineShutdown::default(),
             shutdown_grace: flags::shutdown_grace(&args)?,
             data_dir,
@@ -394,8 +404,7 @@ impl Machine {
             interface: args.flannel_iface.clone(),
             table: args.nft_table.clone(),
             bridge: args.bridge_name.clone(),
-            proxy_healthz: (args.proxy_healthz_port != 0)
-                .then(|| SocketAddr::new(self.listen, args.proxy_healthz_port)),
+            proxy_healthz: self.proxy_healthz,
             pod_cidrs: Vec::new(),
             resolv_conf: args.resolv_conf.clone(),
             state_dir: self.directory().join("net"),

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod certificate;
 mod cluster;
+mod components;
 mod datastore;
 mod encrypt;
 mod node;
@@ -19,6 +20,8 @@ pub(crate) use self::cluster::ClusterArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
+pub use components::ComponentArgs;
+pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
@@ -220,6 +223,8 @@ pub struct ServerArgs {
     /// Run no scheduler
     #[arg(long, help_heading = "Components")]
     pub disable_scheduler: bool,
+    #[command(flatten)]
+    pub components: ComponentArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 

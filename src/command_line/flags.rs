@@ -121,7 +121,8 @@ impl Flags {
 
     /// The known flag nearest to `name`, when near enough.
     pub(super) fn nearest(&self, name: &str) -> Option<String> {
-        suggestion::nearest(name, self.known.keys().filter(|name| !is_foreign(name)))
+        let own = self.known.keys().map(String::as_str).filter(|name| !is_foreign(name));
+        suggestion::nearest(name, own)
     }
 
     /// Refuses the flags among the typed ones that are not supported; `false` switches nothing on.

@@ -9,10 +9,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("egress-selector-mode", "the server always reaches agents through their tunnels"),
     ("embedded-registry", "kube-lite has no embedded registry"),
     (
-        "etcd-arg",
-        "the store is not an etcd process; see the flags etcd-* in `kube-lite server --help`",
-    ),
-    (
         "etcd-s3-config-secret",
         "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ),
@@ -21,13 +17,10 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not implemented"),
     ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded"),
-    ("kube-controller-manager-arg", "kube-lite has no separate kube-controller-manager"),
-    ("kube-scheduler-arg", "kube-lite has no separate kube-scheduler"),
     (
         "kubelet-arg",
         "kube-lite has no separate kubelet; see the section Node of `kube-lite server --help`",
     ),
-    ("kube-proxy-arg", "kube-lite has no separate kube-proxy"),
     ("node-external-ip", "external addresses are not implemented"),
     ("pause-image", "the pause image is built in"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
@@ -62,7 +55,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("image-credential-provider-bin-dir", "use credentials in registries.yaml or imagePullSecrets"),
     ("image-credential-provider-config", "use credentials in registries.yaml or imagePullSecrets"),
     ("image-service-endpoint", "the runtime of --container-runtime-endpoint also manages images"),
-    ("kube-cloud-controller-manager-arg", "there is no cloud controller"),
     ("log", "kube-lite logs to standard error; redirect it, or read `journalctl -u kube-lite`"),
     ("node-external-dns", "external addresses are not implemented"),
     ("node-internal-dns", "further names of nodes are not implemented"),

@@ -12,3 +12,4 @@ pub(crate) mod pod_control;
 pub(crate) mod pods;
 pub(crate) mod served_resources;
 pub(crate) mod signing;
+pub(crate) mod tuning;

@@ -16,4 +16,5 @@ mod workloads;
 pub use all::start;
 pub use framework::context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};
 pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
+pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;

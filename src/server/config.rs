@@ -2,6 +2,7 @@
 //! changes.
 
 mod apiserver_args;
+mod component_args;
 mod network;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
 pub(crate) use apiserver_args::apiserver_arg_error;
 use apiserver_args::{ApiServerArgs, audit_plan};
+use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
 /// Issuer of service account tokens (`--service-account-issuer` of upstream's examples and k3s).
@@ -30,7 +32,8 @@ pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 4] = ["servicelb", "traefik", "metrics-server", "runtimes"];
+const ABSENT: [&str; 5] =
+    ["servicelb", "traefik", "metrics-server", "runtimes", "gateway-api-crd"];
 
 /// Upstream's `--default-unreachable-toleration-seconds`.
 const TOLERATION_SECONDS: i64 = 300;
@@ -66,8 +69,10 @@ pub struct Config {
     pub controllers: bool,
     /// Run the scheduler.
     pub scheduler: bool,
-    /// Run the local-path provisioner.
-    pub local_storage: bool,
+    /// Names of controllers that do not run.
+    pub disabled_controllers: Vec<String>,
+    /// Settings of single controllers.
+    pub tuning: controllers::Tuning,
     /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
     /// Default tolerations of not-ready and unreachable nodes, in seconds.
@@ -272,18 +277,23 @@ impl Config {
         let join = join_target(&args)?;
         let datastore = datastore::endpoint(&args)?;
         let apiserver = ApiServerArgs::parse(args.kube_apiserver_arg.clone())?;
+        let mut components = ComponentSettings::parse(&args.components, &ranges.pods)?;
         let mut machine = Machine::new(&args.general, args.node.clone(), locations)?;
         let audit = audit_plan(&apiserver.audit, args.audit, &machine)?;
         let authentication = apiserver.authentication_plan(&args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = ranges.cluster_dns(&args.cluster_dns)?;
         machine.without_effect.extend(ignored_components(&args.disable)?);
+        machine.without_effect.append(&mut components.without_effect);
         let mode = kubeconfig_mode(&args.write_kubeconfig_mode)?;
         let is_disabled = |name: &str| args.disable.iter().any(|d| d == name);
         if is_disabled("coredns") {
             cluster_dns.clear();
         }
+        if is_disabled("local-storage") {
+            components.disabled_controllers.push("local-path-provisioner".into());
+        }
         let advertise = args.advertise_address.unwrap_or(machine.ip());
-        let quota = args.etcd_quota_backend_bytes;
+        let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);
         let node_ports = node_ports(&args.service_node_port_range)?;
         let [token, agent_token] = join_secrets(&args, join.is_some())?;
         Ok(Self {
@@ -300,7 +310,8 @@ impl Config {
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
-            local_storage: !is_disabled("local-storage"),
+            disabled_controllers: components.disabled_controllers,
+            tuning: components.tuning,
             token,
             agent_token,
             cluster_init: args.cluster_init,

@@ -111,11 +111,8 @@ fn start_controllers(
             let (_, unreachable) = config.toleration_seconds;
             fast_loss::start(plane.tunnels.presences(), config.advertise, unreachable, tasks)
         }),
-        disabled: if config.local_storage {
-            Vec::new()
-        } else {
-            vec!["local-path-provisioner".into()]
-        },
+        tuning: config.tuning.clone(),
+        disabled: config.disabled_controllers.clone(),
     };
     let clients = ClientMaker::new(&plane.server, tasks);
     let client_for: controllers::ClientFor =

@@ -96,6 +96,8 @@ pub struct NodeArgs {
     /// needs containerd 2.2
     #[arg(long, help_heading = "Node")]
     pub grouped_shims: bool,
+    #[command(flatten)]
+    pub components: super::NodeComponentArgs,
     /// resolv.conf for pods and the DNS forwarder [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,

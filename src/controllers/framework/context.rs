@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::framework::signing::{SignRequest, SignToken};
+use crate::framework::tuning::Tuning;
 
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission
 /// makes.
@@ -64,6 +65,8 @@ pub struct Config {
     pub quota_usage: QuotaUsage,
     /// Losses of nodes seen by their tunnels; `None` waits for leases alone, as upstream does.
     pub fast_loss: Option<FastLoss>,
+    /// Settings of single controllers.
+    pub tuning: Tuning,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

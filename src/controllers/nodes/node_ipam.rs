@@ -1,4 +1,4 @@
-//! Assigns pod CIDRs to nodes: a /24 of IPv4, a /64 of IPv6.
+//! Assigns pod CIDRs to nodes: by default a /24 of IPv4, a /64 of IPv6.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,6 @@ use serde_json::json;
 use crate::framework::context::Context;
 use crate::framework::ip_prefix::{InvalidPrefix, Prefix};
 use crate::framework::keyed::{Keyed, settled};
-
-/// `--node-cidr-mask-size-ipv4`, `--node-cidr-mask-size-ipv6`.
-const MASKS: (u8, u8) = (24, 64);
 
 /// Why a node gets no pod CIDRs.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +30,8 @@ struct Controller {
     nodes: Informer<Node>,
     clusters: Vec<Prefix>,
     services: Vec<Prefix>,
+    /// `--node-cidr-mask-size-ipv4` and `--node-cidr-mask-size-ipv6`.
+    masks: (u8, u8),
     state: Arc<Mutex<State>>,
 }
 
@@ -69,7 +68,15 @@ pub(crate) fn start(context: &Context) {
     let state: Arc<Mutex<State>> = Arc::default();
     let seen = Arc::clone(&state);
     nodes.on_change(move |change| seen.lock().see(change));
-    let controller = Arc::new(Controller { client, recorder, nodes, clusters, services, state });
+    let controller = Arc::new(Controller {
+        client,
+        recorder,
+        nodes,
+        clusters,
+        services,
+        masks: config.tuning.node_masks,
+        state,
+    });
     keyed.run(&context.tasks, "node-ipam-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
@@ -93,8 +100,13 @@ fn has_networks(node: &Node) -> bool {
 
 /// The first CIDR of `cluster` from `next` on, wrapping around, that overlaps nothing in `taken`,
 /// and where the next search begins.
-fn free(cluster: &Prefix, next: u64, taken: &[Prefix]) -> Option<(Prefix, u64)> {
-    let mask = if cluster.is_v4() { MASKS.0 } else { MASKS.1 };
+fn free(
+    cluster: &Prefix,
+    (v4, v6): (u8, u8),
+    next: u64,
+    taken: &[Prefix],
+) -> Option<(Prefix, u64)> {
+    let mask = if cluster.is_v4() { v4 } else { v6 };
     let count = cluster.count(mask);
     // A node's CIDR blocks one try; a larger network may block many, but never more than there are
     // CIDRs.
@@ -164,7 +176,7 @@ impl Controller {
         state.next.resize(self.clusters.len(), 0);
         let mut pieces = Vec::new();
         for (cluster, next) in self.clusters.iter().zip(&mut state.next) {
-            let (piece, after) = free(cluster, *next, &taken)?;
+            let (piece, after) = free(cluster, self.masks, *next, &taken)?;
             *next = after;
             pieces.push(piece);
         }
@@ -177,6 +189,8 @@ impl Controller {
 mod tests {
     use super::*;
 
+    const MASKS: (u8, u8) = (24, 64);
+
     fn p(text: &str) -> Prefix {
         text.parse().unwrap()
     }
@@ -185,11 +199,11 @@ mod tests {
     fn pieces_go_round_and_skip_what_is_taken() {
         let cluster = p("10.42.0.0/22");
         let taken = [p("10.42.0.0/24"), p("10.42.2.0/25")];
-        let (piece, next) = free(&cluster, 0, &taken).unwrap();
+        let (piece, next) = free(&cluster, MASKS, 0, &taken).unwrap();
         assert_eq!((piece, next), (p("10.42.1.0/24"), 2));
-        assert_eq!(free(&cluster, next, &taken), Some((p("10.42.3.0/24"), 0)));
-        assert_eq!(free(&cluster, 3, &[p("10.42.3.0/24")]), Some((p("10.42.0.0/24"), 1)));
-        assert_eq!(free(&cluster, 1, &[cluster]), None);
+        assert_eq!(free(&cluster, MASKS, next, &taken), Some((p("10.42.3.0/24"), 0)));
+        assert_eq!(free(&cluster, MASKS, 3, &[p("10.42.3.0/24")]), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(free(&cluster, MASKS, 1, &[cluster]), None);
     }
 
     #[test]
@@ -206,14 +220,14 @@ mod tests {
         let (old, new) = (node("10.42.0.0/24"), node("10.42.1.0/24"));
         state.see(&Change::Updated { old, new: Arc::clone(&new) });
         let taken = &state.taken["a"];
-        assert_eq!(free(&cluster, 1, taken), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(free(&cluster, MASKS, 1, taken), Some((p("10.42.0.0/24"), 1)));
         state.see(&Change::Deleted(new));
         assert!(state.taken.is_empty());
     }
 
     #[test]
     fn service_addresses_inside_the_pod_network_are_left_out() {
-        let (piece, _) = free(&p("fd00::/62"), 0, &[p("fd00::/112")]).unwrap();
+        let (piece, _) = free(&p("fd00::/62"), MASKS, 0, &[p("fd00::/112")]).unwrap();
         assert_eq!(piece, p("fd00:0:0:1::/64"));
     }
 }

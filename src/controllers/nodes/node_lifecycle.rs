@@ -26,10 +26,6 @@ use crate::framework::{nodes, pods};
 use crate::nodes::node_lifecycle::node_health::NodeHealth;
 use crate::nodes::node_lifecycle::tunnel_health::{TunnelHealth, Verdict};
 
-/// `--node-monitor-grace-period`.
-const GRACE: Duration = Duration::from_secs(50);
-/// `--node-startup-grace-period`, for nodes that never reported a status.
-const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// How soon a node is looked at again whose lease turned out to be fresher than our cache.
 const CACHE_LAG: Duration = Duration::from_secs(1);
 const LEASES: &str = "kube-node-lease";
@@ -42,6 +38,10 @@ struct Controller {
     leases: Informer<Lease>,
     queue: Queue<Key>,
     ledger: Arc<Mutex<NodeHealth>>,
+    /// `--node-monitor-grace-period`.
+    grace: Duration,
+    /// `--node-startup-grace-period`, for nodes that never reported a status.
+    startup_grace: Duration,
 }
 
 /// Starts the controller. One worker: verdicts depend on the other nodes of the zone.
@@ -52,7 +52,9 @@ pub(crate) fn start(context: &Context) {
     let (nodes, pods, leases) =
         (informers.of::<Node>(), informers.of::<Pod>(), informers.of::<Lease>());
     nodes::index_pods(&pods);
-    let ledger: Arc<Mutex<NodeHealth>> = Arc::default();
+    let tuning = &context.config.tuning;
+    let (grace, startup_grace) = (tuning.node_monitor_grace, tuning.node_startup_grace);
+    let ledger = Arc::new(Mutex::new(NodeHealth::new(grace)));
     let mut keyed = Keyed::new();
     keyed.watches_self(&nodes);
     keyed.waits_for_sync(&pods);
@@ -63,10 +65,20 @@ pub(crate) fn start(context: &Context) {
     let queue = keyed.queue.clone();
     if let Some(fast) = &context.config.fast_loss {
         let own_node = context.config.node_name.as_deref();
-        ledger.lock().evidence = Some(TunnelHealth::new(own_node, fast, clock::now()));
+        ledger.lock().evidence = Some(TunnelHealth::new(own_node, fast, grace, clock::now()));
         follow(context, fast.clone(), Arc::clone(&ledger), queue.clone());
     }
-    let controller = Arc::new(Controller { client, recorder, nodes, pods, leases, queue, ledger });
+    let controller = Arc::new(Controller {
+        client,
+        recorder,
+        nodes,
+        pods,
+        leases,
+        queue,
+        ledger,
+        grace,
+        startup_grace,
+    });
     keyed.run(&context.tasks, "node-lifecycle-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
@@ -149,7 +161,7 @@ impl Controller {
         self.register(name, &node);
         let heard = self.ledger.lock().listen(name, &node, age(&node), now);
         let silent_for = now.saturating_duration_since(heard);
-        let grace = if nodes::ready(&node).is_some() { GRACE } else { STARTUP_GRACE };
+        let grace = if nodes::ready(&node).is_some() { self.grace } else { self.startup_grace };
         let verdict = self.ledger.lock().verdict(name, heard, now);
         if silent_for > grace || verdict == Verdict::Lost {
             let lost = decide::lost(&node, Timestamp::now());

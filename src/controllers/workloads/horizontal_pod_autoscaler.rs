@@ -1,8 +1,9 @@
 //! HorizontalPodAutoscalers: scale to the number of replicas that the metrics require (upstream's
 //! `podautoscaler.HorizontalController`, `autoscaling/v2`).
 //!
-//! The controller reconciles each HorizontalPodAutoscaler every 15 s, and at once when its spec
-//! changes: metrics are not objects, so no event reports their change.
+//! The controller reconciles each HorizontalPodAutoscaler at an interval
+//! (`--horizontal-pod-autoscaler-sync-period`), and at once when its spec changes: metrics are not
+//! objects, so no event reports their change.
 
 mod limits;
 mod metrics;
@@ -13,7 +14,6 @@ mod target;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::k8s::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
+use crate::framework::tuning::Autoscaling;
 use limits::{Decision, History};
 use metrics::MetricsClient;
 use proposals::Recommendation;
@@ -38,8 +39,6 @@ use target::{DiscoveryError, Scale};
 const CONTROLLER: &str = "horizontal-pod-autoscaler";
 /// Number of workers (`--concurrent-horizontal-pod-autoscaler-syncs`).
 const WORKERS: usize = 5;
-/// Interval between reconciles of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
-const RECONCILE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The state of an autoscaler between two reconciles.
 #[derive(Debug, Default)]
@@ -57,6 +56,7 @@ struct Controller {
     autoscalers: Informer<HorizontalPodAutoscaler>,
     pods: Informer<Pod>,
     states: Mutex<BTreeMap<Key, AutoscalerState>>,
+    tuning: Autoscaling,
 }
 
 /// Starts the controller.
@@ -68,6 +68,7 @@ pub(crate) fn start(context: &Context) {
         autoscalers: context.informers.of(),
         pods: context.informers.of(),
         states: Mutex::new(BTreeMap::new()),
+        tuning: context.config.tuning.autoscaling,
     });
     let mut keyed = Keyed::new();
     keyed.watches(&controller.autoscalers, keys_to_reconcile);
@@ -162,7 +163,7 @@ impl Controller {
             }
             settled(result)?;
         }
-        Ok(Action::After(RECONCILE_INTERVAL))
+        Ok(Action::After(self.tuning.sync_period))
     }
 }
 
@@ -350,7 +351,10 @@ impl Reconcile<'_> {
 
     /// Calls `action` with the state of the autoscaler and the time of the reconcile.
     fn with_state<T>(&self, action: impl FnOnce(&mut AutoscalerState, Timestamp) -> T) -> T {
-        action(self.controller.states.lock().entry(self.key.clone()).or_default(), self.now)
+        let mut states = self.controller.states.lock();
+        let state = states.entry(self.key.clone()).or_default();
+        state.history.stabilization = self.controller.tuning.downscale_stabilization;
+        action(state, self.now)
     }
 
     /// Returns the recommendation of all metrics; reports errors in conditions and events.
@@ -364,7 +368,14 @@ impl Reconcile<'_> {
             }
         };
         let source = MetricsClient { client: &self.controller.client, namespace: &self.key.0 };
-        let mut outcome = proposals::recommend(&self.spec, &source, scale, &pods, self.now).await;
+        let mut outcome = proposals::recommend(
+            &self.spec,
+            &source,
+            scale,
+            &pods,
+            (&self.controller.tuning, self.now),
+        )
+        .await;
         for (reason, error) in outcome.failed.drain(..) {
             self.warn(reason, error);
         }

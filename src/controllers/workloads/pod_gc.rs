@@ -20,8 +20,6 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::{nodes, pods};
 
-/// `--terminated-pod-gc-threshold`.
-const TERMINATED_MAX: usize = 12_500;
 /// How long a node must be gone (`quarantineTime`).
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// Pace of counting finished pods (`gcCheckPeriod`).
@@ -34,17 +32,20 @@ struct Controller {
     pods: Informer<Pod>,
     /// Nodes that pods name and that do not exist, with when we noticed.
     missing: Mutex<HashMap<String, Instant>>,
+    /// `--terminated-pod-gc-threshold`.
+    terminated: usize,
 }
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
     let client = context.client("pod-garbage-collector");
+    let terminated = context.config.tuning.terminated_pods;
     let (nodes, pods) = (context.informers.of::<Node>(), context.informers.of::<Pod>());
     nodes::index_pods(&pods);
     let mut keyed = Keyed::new();
     let (known, all, queue) = (nodes.clone(), pods.clone(), keyed.queue.clone());
     keyed.watches(&pods, move |change| {
-        if all.cache().len() > TERMINATED_MAX {
+        if all.cache().len() > terminated {
             // No pod: the finished ones are counted.
             queue.add_after((String::new(), String::new()), COUNT_EVERY);
         }
@@ -69,7 +70,8 @@ pub(crate) fn start(context: &Context) {
         }
         on_node.cache().by_index(nodes::BY_NODE, &node.key.name).iter().map(|o| key(o)).collect()
     });
-    let controller = Arc::new(Controller { client, nodes, pods, missing: Mutex::default() });
+    let controller =
+        Arc::new(Controller { client, nodes, pods, missing: Mutex::default(), terminated });
     keyed.run(&context.tasks, "pod-garbage-collector-controller", 2, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&key).await }
@@ -165,7 +167,7 @@ impl Controller {
             let all = self.pods.cache().list("");
             let decoded = all.iter().filter_map(|pod| client::informer::decode(pod));
             let finished = decoded.filter(pods::is_terminal).collect();
-            for pod in too_many(finished, TERMINATED_MAX) {
+            for pod in too_many(finished, self.terminated) {
                 self.remove(&pod, None).await?;
             }
             return Ok(Action::Done);

@@ -39,7 +39,10 @@ fn a_node_with_ipv6_listens_in_both_families() {
 #[test]
 fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
     let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
-    assert!(!config.local_storage && !config.cluster.cluster_dns.is_empty());
+    assert!(
+        config.disabled_controllers == ["local-path-provisioner"]
+            && !config.cluster.cluster_dns.is_empty()
+    );
     assert_eq!(
         config.machine.without_effect,
         [

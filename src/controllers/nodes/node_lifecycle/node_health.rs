@@ -8,7 +8,6 @@ use api::k8s::api::core::v1::Node;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 
-use super::GRACE;
 use super::decide::{self, Member, Zone};
 use crate::framework::nodes;
 use crate::nodes::node_lifecycle::tunnel_health::{TunnelHealth, Verdict};
@@ -23,8 +22,10 @@ struct NodeReport {
     reported: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct NodeHealth {
+    /// `--node-monitor-grace-period`.
+    grace: Duration,
     reports: HashMap<String, NodeReport>,
     /// When a node's lease was last renewed.
     renewed: HashMap<String, Instant>,
@@ -38,6 +39,19 @@ pub(super) struct NodeHealth {
 }
 
 impl NodeHealth {
+    /// No node has reported yet.
+    pub(super) fn new(grace: Duration) -> Self {
+        Self {
+            grace,
+            reports: HashMap::new(),
+            renewed: HashMap::new(),
+            members: None,
+            zones: BTreeMap::new(),
+            next: HashMap::new(),
+            evidence: None,
+        }
+    }
+
     /// A node's lease was renewed.
     pub(super) fn renewed(&mut self, name: &str, now: Instant) {
         self.renewed.insert(name.to_owned(), now);
@@ -159,7 +173,7 @@ impl NodeHealth {
         let rate = decide::rate(kind, size);
         if rate <= 0.0 {
             // A change of the zone's state wakes all its nodes.
-            return (None, Some(GRACE));
+            return (None, Some(self.grace));
         }
         match self.next.get(&zone) {
             Some(next) if *next > now => (None, Some(*next - now)),
@@ -203,7 +217,8 @@ mod tests {
     impl Zoned {
         /// Nodes `0..` of one zone with these states.
         fn new(states: &[&str]) -> Self {
-            let mut zoned = Self { ledger: NodeHealth::default(), start: Instant::now() };
+            let mut zoned =
+                Self { ledger: NodeHealth::new(Duration::from_secs(50)), start: Instant::now() };
             for (n, state) in states.iter().enumerate() {
                 zoned.set(n, state, 0);
             }
@@ -272,7 +287,7 @@ mod tests {
     fn leases_and_heartbeats_are_signs_of_life_and_a_silent_node_is_as_old_as_its_object() {
         let start = Instant::now() + Duration::from_secs(1000);
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut ledger = NodeHealth::default();
+        let mut ledger = NodeHealth::new(Duration::from_secs(50));
         assert_eq!(
             ledger.listen("a", &node("a", Some("True")), Duration::from_secs(900), at(0)),
             at(0)

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::GRACE;
 use crate::framework::context::{FastLoss, Tunnel, Tunnels};
 
 /// A tunnel that comes back within this time was never lost, counted from the last sign of life:
@@ -50,6 +49,8 @@ fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
 #[derive(Debug)]
 pub(super) struct TunnelHealth {
     own_node: Option<String>,
+    /// `--node-monitor-grace-period`.
+    grace: Duration,
     tunnels: Arc<Tunnels>,
     /// Since when no tunnel at all is up, so that the server's own network may be the cause.
     dark: Option<Instant>,
@@ -58,9 +59,15 @@ pub(super) struct TunnelHealth {
 }
 
 impl TunnelHealth {
-    pub(super) fn new(own_node: Option<&str>, fast: &FastLoss, now: Instant) -> Self {
+    pub(super) fn new(
+        own_node: Option<&str>,
+        fast: &FastLoss,
+        grace: Duration,
+        now: Instant,
+    ) -> Self {
         let mut evidence = Self {
             own_node: own_node.map(str::to_owned),
+            grace,
             tunnels: Arc::default(),
             dark: Some(now),
             believed_from: now + STARTED,
@@ -78,7 +85,7 @@ impl TunnelHealth {
                 // The others need time to come back, too: what upstream gives after a full
                 // disruption.
                 if now >= self.believed_from {
-                    self.believed_from = now + GRACE;
+                    self.believed_from = now + self.grace;
                 }
                 (self.dark, turned) = (None, true);
             }
@@ -131,7 +138,10 @@ mod tests {
             let start = Instant::now();
             let (_, tunnels) = tokio::sync::watch::channel(Arc::default());
             let fast = FastLoss { tunnels, toleration: 1 };
-            Self { evidence: TunnelHealth::new(Some("server"), &fast, start), start }
+            Self {
+                evidence: TunnelHealth::new(Some("server"), &fast, Duration::from_secs(50), start),
+                start,
+            }
         }
 
         fn at(&self, seconds: u64) -> Instant {

@@ -6,9 +6,8 @@ use api::k8s::api::autoscaling::v2::{
 };
 use api::k8s::jiff::Timestamp;
 
-/// Seconds for which the highest recommendation holds against smaller ones
-/// (`--horizontal-pod-autoscaler-downscale-stabilization`).
-const DOWNSCALE_STABILIZATION: i32 = 300;
+use crate::framework::tuning::Autoscaling;
+
 /// Without rules of its own an autoscaler at most doubles, or goes to four.
 const UP_FACTOR: i32 = 2;
 const UP_LEAST: i32 = 4;
@@ -17,8 +16,11 @@ const UP_LEAST: i32 = 4;
 const REMEMBERED_MAX: usize = 512;
 
 /// What was recommended and done before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct History {
+    /// Seconds for which the highest recommendation applies instead of smaller ones
+    /// (`--horizontal-pod-autoscaler-downscale-stabilization`).
+    pub(super) stabilization: i32,
     recommendations: Vec<(Timestamp, i32)>,
     ups: Vec<(Timestamp, i32)>,
     downs: Vec<(Timestamp, i32)>,
@@ -67,6 +69,17 @@ fn changed(events: &[(Timestamp, i32)], period: i32, now: Timestamp) -> i32 {
     recent.fold(0_i32, |sum, (_, change)| sum.saturating_add(*change))
 }
 
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            stabilization: Autoscaling::default().downscale_stabilization,
+            recommendations: Vec::new(),
+            ups: Vec::new(),
+            downs: Vec::new(),
+        }
+    }
+}
+
 impl History {
     /// The replicas that were found count as the first recommendation.
     pub(super) fn begin(&mut self, replicas: i32, now: Timestamp) {
@@ -105,8 +118,8 @@ impl History {
     ) -> Decision {
         let (stable, able, (replicas, (reason, message))) = match &spec.behavior {
             None => {
-                let stable = self.highest(desired, DOWNSCALE_STABILIZATION, now);
-                remember(&mut self.recommendations, now, desired, DOWNSCALE_STABILIZATION.into());
+                let stable = self.highest(desired, self.stabilization, now);
+                remember(&mut self.recommendations, now, desired, self.stabilization.into());
                 let limit = current.saturating_mul(UP_FACTOR).max(UP_LEAST);
                 let most = spec.max_replicas.min(limit);
                 let above = if spec.max_replicas > limit { UP_LIMIT } else { TOO_MANY };
@@ -150,7 +163,7 @@ impl History {
             rules.as_ref().and_then(|r| r.stabilization_window_seconds).unwrap_or(otherwise)
         };
         let (up, down) =
-            (window(&behavior.scale_up, 0), window(&behavior.scale_down, DOWNSCALE_STABILIZATION));
+            (window(&behavior.scale_up, 0), window(&behavior.scale_down, self.stabilization));
         let since = |window: i32| now.as_second() - i64::from(window);
         let (mut low, mut high) = (desired, desired);
         for (at, recommended) in &self.recommendations {

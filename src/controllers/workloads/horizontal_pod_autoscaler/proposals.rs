@@ -15,9 +15,7 @@ use api::k8s::jiff::Timestamp;
 use super::metrics::{MetricsClient, MetricsError, go_selector};
 use super::replicas::{self, Proposal, ReplicaError, Samples, TargetUse, Tolerances};
 use super::target::Scale;
-
-/// Default tolerance around the target (`--horizontal-pod-autoscaler-tolerance`).
-const TOLERANCE: f64 = 0.1;
+use crate::framework::tuning::{Autoscaling, Startup};
 
 /// The recommendation of all metrics.
 #[derive(Debug)]
@@ -51,10 +49,11 @@ struct UnavailableMetric {
     context: String,
 }
 
-fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
+/// The tolerances of the spec; `default` is `--horizontal-pod-autoscaler-tolerance`.
+fn tolerances(spec: &HorizontalPodAutoscalerSpec, default: f64) -> Tolerances {
     let behavior = spec.behavior.as_ref();
     let of = |text: Option<&Text>| {
-        text.and_then(|t| Quantity::parse(&t.0).ok()).map_or(TOLERANCE, |q| q.as_f64())
+        text.and_then(|t| Quantity::parse(&t.0).ok()).map_or(default, |q| q.as_f64())
     };
     Tolerances {
         up: of(behavior.and_then(|b| b.scale_up.as_ref()?.tolerance.as_ref())),
@@ -84,10 +83,17 @@ pub(super) async fn recommend(
     source: &MetricsClient<'_>,
     scale: &Scale,
     pods: &[Pod],
-    now: Timestamp,
+    (tuning, now): (&Autoscaling, Timestamp),
 ) -> MetricsOutcome {
     let metrics = spec.metrics.as_deref().unwrap_or_default();
-    let reader = MetricReader { source, scale, pods, tolerances: tolerances(spec), now };
+    let reader = MetricReader {
+        source,
+        scale,
+        pods,
+        tolerances: tolerances(spec, tuning.tolerance),
+        startup: tuning.startup,
+        now,
+    };
     let mut proposals = Vec::with_capacity(metrics.len());
     for metric in metrics {
         proposals.push(reader.propose(metric).await);
@@ -185,6 +191,7 @@ struct MetricReader<'a> {
     scale: &'a Scale,
     pods: &'a [Pod],
     tolerances: Tolerances,
+    startup: Startup,
     now: Timestamp,
 }
 
@@ -289,7 +296,8 @@ impl MetricReader<'_> {
         target: &TargetUse,
     ) -> Result<Proposal, ReplicaError> {
         let (desired, tolerances) = (self.scale.desired_replicas(), self.tolerances);
-        replicas::of_pods(samples, self.pods, is_cpu, target, desired, tolerances, self.now)
+        let startup = is_cpu.then_some(self.startup);
+        replicas::of_pods(samples, self.pods, startup, target, desired, tolerances, self.now)
     }
 
     async fn of_object(

@@ -8,12 +8,7 @@ use api::k8s::api::core::v1::Pod;
 use api::k8s::jiff::Timestamp;
 
 use crate::framework::pods;
-
-/// For how long after its start a pod's CPU counts only when a whole window was measured since it
-/// became ready, in seconds.
-const CPU_INITIALIZATION: i64 = 300;
-/// A pod that turned unready within this many seconds of its start has never been ready.
-const INITIAL_READINESS: i64 = 30;
+use crate::framework::tuning::Startup;
 
 /// Why a metric proposes no number of replicas; the texts are those of upstream's
 /// `ReplicaCalculator`.
@@ -113,7 +108,7 @@ struct Groups {
     ignored: BTreeSet<String>,
 }
 
-fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
+fn group(pods: &[Pod], samples: &Samples, startup: Option<Startup>, now: Timestamp) -> Groups {
     let mut groups = Groups::default();
     for pod in pods {
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -122,7 +117,7 @@ fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
         } else if pods::phase(pod) == "Pending" {
             groups.unready.insert(name);
         } else if let Some(sample) = samples.get(&name) {
-            if cpu && is_unready(pod, sample, now) {
+            if startup.is_some_and(|startup| is_unready(pod, sample, startup, now)) {
                 groups.unready.insert(name);
             } else {
                 groups.ready += 1;
@@ -135,17 +130,17 @@ fn group(pods: &[Pod], samples: &Samples, cpu: bool, now: Timestamp) -> Groups {
 }
 
 /// Whether a pod's CPU does not count yet: it is starting, or has never been ready.
-fn is_unready(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
+fn is_unready(pod: &Pod, sample: &Sample, startup: Startup, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
     let (Some(condition), Some(started)) = (pods::condition(pod, "Ready"), started) else {
         return true;
     };
     let started = started.0.as_second();
     let turned = condition.last_transition_time.as_ref().map_or(0, |t| t.0.as_second());
-    if started + CPU_INITIALIZATION > now.as_second() {
+    if started + startup.cpu_initialization > now.as_second() {
         condition.status == "False" || sample.at.as_second() < turned + sample.window
     } else {
-        condition.status == "False" && started + INITIAL_READINESS > turned
+        condition.status == "False" && started + startup.initial_readiness > turned
     }
 }
 
@@ -176,7 +171,7 @@ fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), 
     }
 }
 
-/// The replicas for a metric of the pods. `cpu` says that the metric is the pods' CPU, which counts
+/// The replicas for a metric of the pods. With `startup` the metric is the pods' CPU, which counts
 /// only once they have started.
 ///
 /// # Errors
@@ -185,7 +180,7 @@ fn ratio(samples: &Samples, aim: &TargetUse) -> Result<(f64, Option<i32>, i64), 
 pub(super) fn of_pods(
     mut samples: Samples,
     pods: &[Pod],
-    cpu: bool,
+    startup: Option<Startup>,
     aim: &TargetUse,
     current: i32,
     tolerances: Tolerances,
@@ -194,7 +189,7 @@ pub(super) fn of_pods(
     if pods.is_empty() {
         return Err(ReplicaError::NoPods);
     }
-    let groups = group(pods, &samples, cpu, now);
+    let groups = group(pods, &samples, startup, now);
     samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if samples.is_empty() {
         return Err(ReplicaError::NoSamples);

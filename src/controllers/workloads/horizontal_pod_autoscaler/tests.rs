@@ -116,11 +116,12 @@ async fn look(api: Api) -> (Option<i64>, Value) {
         autoscalers: informers.of(),
         pods: informers.of(),
         states: Mutex::default(),
+        tuning: Autoscaling::default(),
     };
     controller.autoscalers.synced().await;
     controller.pods.synced().await;
     let action = controller.reconcile(("a".into(), "web".into())).await.unwrap();
-    assert_eq!(action, Action::After(RECONCILE_INTERVAL));
+    assert_eq!(action, Action::After(Autoscaling::default().sync_period));
     let written = api.written.lock();
     let find =
         |end: &str| written.iter().find(|(path, _)| path.ends_with(end)).map(|(_, body)| body);

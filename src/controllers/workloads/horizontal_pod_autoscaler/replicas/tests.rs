@@ -35,7 +35,7 @@ fn utilization(
     current: i32,
 ) -> Result<Proposal, ReplicaError> {
     let aim = TargetUse::Utilization(percent, requests(pods, None, "cpu").unwrap());
-    of_pods(samples(values), pods, true, &aim, current, NEAR, now())
+    of_pods(samples(values), pods, Some(Startup::default()), &aim, current, NEAR, now())
 }
 
 #[test]
@@ -73,18 +73,21 @@ fn cpu_counts_once_a_whole_window_lies_after_readiness() {
     let sample =
         |second| Sample { at: Timestamp::from_second(second).unwrap(), window: 60, value: 1 };
     assert!(
-        is_unready(&young, &sample(10_000), now()),
+        is_unready(&young, &sample(10_000), Startup::default(), now()),
         "ready since 9,960, measured from 9,940 on"
     );
-    assert!(!is_unready(&young, &sample(10_020), now()));
+    assert!(!is_unready(&young, &sample(10_020), Startup::default(), now()));
     // It has been ready before: its use counts although it is not ready now.
     let mut old = pod(0);
     old.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].status = "False".into();
-    assert!(is_unready(&old, &sample(10_000), now()), "turned unready within 30 s of its start");
+    assert!(
+        is_unready(&old, &sample(10_000), Startup::default(), now()),
+        "turned unready within 30 s of its start"
+    );
     let turned = serde_json::from_value(json!("1970-01-01T00:10:00Z")).unwrap();
     old.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].last_transition_time =
         Some(turned);
-    assert!(!is_unready(&old, &sample(10_000), now()));
+    assert!(!is_unready(&old, &sample(10_000), Startup::default(), now()));
 }
 
 #[test]
