@@ -10,6 +10,7 @@ const CIRCLE_MAX: usize = 8;
 /// The crates with a folder of their own, and the root package.
 const CRATES: &[&str] = &[
     "src",
+    "src/addons",
     "src/api",
     "src/apiserver",
     "src/base",

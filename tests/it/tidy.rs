@@ -44,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("node", &["api", "base", "client", "proto", "stream"]),
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),
+    ("addons", &["api", "base", "client"]),
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),
