@@ -19,6 +19,7 @@ mod reach;
 mod renewal;
 pub mod reset;
 mod stages;
+mod static_files;
 pub mod status;
 pub(crate) mod store_identity;
 mod supervisor_api;

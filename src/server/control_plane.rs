@@ -90,7 +90,8 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         &tasks.api,
     )
     .await?;
-    stages::listen(&server, &certs, ports.api, &joins, &layer.tunnels, &tasks.api)?;
+    let data_dir = &config.machine.data_dir;
+    stages::listen(&server, &certs, ports.api, &joins, &layer.tunnels, data_dir, &tasks.api)?;
     Ok(ControlPlane {
         server,
         certs,

@@ -23,10 +23,11 @@ use serde::Serialize;
 use tower::ServiceExt as _;
 
 use crate::server::node_joins::JoinService;
+use crate::server::static_files::{self, StaticFiles};
 
 /// Path of the liveness check that k3s serves next to the CA.
 const PING_PATH: &str = "/ping";
-/// All paths; requests for others are requests for the Kubernetes API.
+/// All paths but those of static files; requests for others are requests for the Kubernetes API.
 const PATHS: [&str; 6] = [CA_PATH, PING_PATH, JOIN_PATH, SHARED_PATH, MEMBER_PATH, tunnel::PATH];
 
 /// The sender of a request.
@@ -47,7 +48,11 @@ pub(crate) struct SupervisorApi {
 
 impl SupervisorApi {
     /// Creates the routes.
-    pub(crate) fn new(joins: Arc<JoinService>, tunnels: Tunnels) -> Self {
+    pub(crate) fn new(
+        joins: Arc<JoinService>,
+        tunnels: Tunnels,
+        static_files: Arc<StaticFiles>,
+    ) -> Self {
         let accept = move |Extension(sender): Extension<Sender>, mut request: RouterRequest| {
             let user = sender.user.as_ref().map(|user| (user.name.as_str(), &*user.groups));
             std::future::ready(tunnels.accept(user, &mut request).map(axum::body::Body::from))
@@ -58,6 +63,7 @@ impl SupervisorApi {
             .route(JOIN_PATH, post(join))
             .route(SHARED_PATH, post(shared_files))
             .route(MEMBER_PATH, post(add_member))
+            .route(static_files::ROUTE, get(static_files::serve).with_state(static_files))
             .method_not_allowed_fallback(method_not_allowed)
             .route(tunnel::PATH, axum::routing::any(accept))
             .with_state(joins);
@@ -95,7 +101,8 @@ async fn add_member(
 
 async fn method_not_allowed(uri: Uri) -> StatusResponse {
     let path = uri.path();
-    let allowed = if matches!(path, CA_PATH | PING_PATH) { Method::GET } else { Method::POST };
+    let is_read = matches!(path, CA_PATH | PING_PATH) || path.starts_with(static_files::PREFIX);
+    let allowed = if is_read { Method::GET } else { Method::POST };
     Status::failure(405, "MethodNotAllowed", format!("{path} takes {allowed}")).into()
 }
 
@@ -124,7 +131,7 @@ impl IntoResponse for StatusResponse {
 #[async_trait]
 impl ExtraRoutes for SupervisorApi {
     fn matches(&self, path: &str) -> bool {
-        PATHS.contains(&path)
+        PATHS.contains(&path) || path.starts_with(static_files::PREFIX)
     }
 
     async fn handle(

@@ -1,5 +1,6 @@
 //! Stage `listen`: the API port starts to answer, for clients and for machines that join.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
@@ -17,6 +18,7 @@ use crate::error_catalogue::{CommandError, DATA_DIR, NAME_TAKEN};
 use crate::server::config::Config;
 use crate::server::node_joins::{self, JoinService};
 use crate::server::reset;
+use crate::server::static_files::{self, StaticFiles};
 use crate::server::store_identity::StoreIdentity;
 use crate::server::supervisor_api::SupervisorApi;
 
@@ -70,7 +72,7 @@ async fn claim_own_name(
     joins.claim_own_name(node, &password).await.map_err(|e| NAME_TAKEN.error(e))
 }
 
-/// Serves the API, joins and tunnels on `listener` until shutdown.
+/// Serves the API, joins, tunnels and static files on `listener` until shutdown.
 ///
 /// # Errors
 /// Certificates that cannot be used.
@@ -80,6 +82,7 @@ pub(crate) fn listen(
     listener: TcpListener,
     joins: &Arc<JoinService>,
     tunnels: &Tunnels,
+    data_dir: &Path,
     tasks: &Tasks,
 ) -> Result<(), CommandError> {
     let client_ca = certs.client_ca().bundle();
@@ -89,7 +92,9 @@ pub(crate) fn listen(
         .map_err(|e| DATA_DIR.error(e))?;
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())
         .map_err(|e| DATA_DIR.error(e))?;
-    let routes = Arc::new(SupervisorApi::new(Arc::clone(joins), tunnels.clone()));
+    let static_files = StaticFiles::new(&data_dir.join(static_files::FOLDER));
+    let routes = SupervisorApi::new(Arc::clone(joins), tunnels.clone(), Arc::new(static_files));
+    let routes = Arc::new(routes);
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
         server.serve(listener, Arc::new(config), Some(verifier), Some(routes)).await;
