@@ -156,6 +156,12 @@ pub fn host_name() -> String {
 }
 
 impl Machine {
+    /// The default directory of local-path volumes.
+    pub(crate) fn local_storage_path(&self) -> PathBuf {
+        let configured = self.args.default_local_storage_path.clone();
+        configured.unwrap_or_else(|| self.data_dir.join("storage"))
+    }
+
     /// Checks the flags.
     ///
     /// # Errors
@@ -429,10 +435,7 @@ impl Machine {
         agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);
-        agent.local_storage_dir = args
-            .default_local_storage_path
-            .clone()
-            .unwrap_or_else(|| self.data_dir.join("storage"));
+        agent.local_storage_dir = self.local_storage_path();
         agent.system_logs_dir.clone_from(&args.log_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");

@@ -11,6 +11,7 @@ mod fast_loss;
 mod in_process;
 mod kubeconfig;
 mod leader;
+mod manifests;
 mod members;
 mod node;
 mod node_joins;
@@ -99,6 +100,7 @@ fn start_components(
     let informers = Informers::new(clients.client(manager, MANAGER_AGENT), tasks.clone());
     follow_nodes(config, plane, &clients, &informers, tasks);
     leader::start(config, plane, tasks)?;
+    manifests::start(config, &clients, tasks);
     plane.joins.follow(&informers, tasks);
     let node = match claim {
         Some(claim) => Some(start_node(config, claim, plane, &clients, runtime, tasks)?),

@@ -11,12 +11,14 @@ mod cluster;
 mod components;
 mod datastore;
 mod encrypt;
+mod manifests;
 mod node;
 mod s3;
 mod snapshot;
 mod token;
 
 pub(crate) use self::cluster::ClusterArgs;
+pub(crate) use self::manifests::ManifestArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
@@ -225,6 +227,8 @@ pub struct ServerArgs {
     pub disable_scheduler: bool,
     #[command(flatten)]
     pub components: ComponentArgs,
+    #[command(flatten)]
+    pub manifests: ManifestArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 

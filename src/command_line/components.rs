@@ -61,7 +61,7 @@ impl Component {
         let mut arguments = Arguments { flag: self.flag, ..Arguments::default() };
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         for argument in given {
-            let (name, value) = apiserver::flags::parts(argument);
+            let (name, value) = component_config::flags::parts(argument);
             let at = format!("--{}={name}", self.flag);
             let Some((name, effect)) = self.effect(name) else { return Err(self.unknown(name)) };
             let text = value.unwrap_or("true");

@@ -12,6 +12,7 @@ use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use settings::ClusterSettings;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,7 @@ pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 5] =
-    ["servicelb", "traefik", "metrics-server", "runtimes", "gateway-api-crd"];
+const ABSENT: [&str; 5] = ["servicelb", "traefik", "metrics-server", "runtimes", "gateway-api-crd"];
 
 /// Upstream's `--default-unreachable-toleration-seconds`.
 const TOLERATION_SECONDS: i64 = 300;
@@ -73,6 +73,10 @@ pub struct Config {
     pub disabled_controllers: Vec<String>,
     /// Settings of single controllers.
     pub tuning: controllers::Tuning,
+    /// Names of `--disable`: components, and files in the manifests folder.
+    pub disabled: BTreeSet<String>,
+    /// Delete the objects of a file that is deleted from the manifests folder.
+    pub manifests_prune: bool,
     /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
     /// Default tolerations of not-ready and unreachable nodes, in seconds.
@@ -312,6 +316,8 @@ impl Config {
             scheduler: !args.disable_scheduler,
             disabled_controllers: components.disabled_controllers,
             tuning: components.tuning,
+            disabled: args.disable.iter().cloned().collect(),
+            manifests_prune: args.manifests.manifests_prune,
             token,
             agent_token,
             cluster_init: args.cluster_init,

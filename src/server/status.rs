@@ -229,9 +229,8 @@ impl Server {
             let [server, agent] = &folders;
             let etcd = server.join("etcd");
             let folders = [server.as_path(), &etcd, agent];
-            let manifests = status::node::unread_manifests(&data_dir.join("server/manifests"));
-            let problems = manifests.into_iter().chain(status::node::rotated(&data_dir, started));
-            (certificates::list(&folders, base::pki::now()), problems.collect::<Vec<_>>())
+            let rotated = status::node::rotated(&data_dir, started);
+            (certificates::list(&folders, base::pki::now()), rotated)
         });
         if let Ok((certificates, problems)) = found.await {
             status.certificates = certificates;

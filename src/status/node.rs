@@ -10,8 +10,6 @@ use super::Problem;
 
 /// Maximum wait until a Unix socket accepts a connection; a socket that needs longer has a problem.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of file names that a problem lists.
-const NAMES_MAX: usize = 5;
 
 /// The problem of the CNI plugin's socket if nothing listens there or another process does. The
 /// plugin, which the container runtime starts for each new pod, requests the pod's network there.
@@ -34,28 +32,6 @@ pub(crate) async fn plugin_socket(path: &Path) -> Option<Problem> {
         path.display()
     );
     let fix = "stop any other kube-lite on this machine, then restart this one (`systemctl restart kube-lite`)";
-    Some(Problem::new(what, fix))
-}
-
-/// The problem of manifests in `server/manifests`, from which k3s deploys and kube-lite does not.
-pub(crate) fn unread_manifests(folder: &Path) -> Option<Problem> {
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| !name.starts_with('.'))
-        .collect();
-    if names.is_empty() {
-        return None;
-    }
-    names.sort();
-    let more = names.len().saturating_sub(NAMES_MAX);
-    names.truncate(NAMES_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let path = folder.display();
-    let what = format!("the manifests in {path} are not deployed: {}{more}", names.join(", "));
-    let fix = format!("apply them (`kubectl apply -f {path}`) and move them elsewhere");
     Some(Problem::new(what, fix))
 }
 
@@ -98,18 +74,6 @@ mod tests {
         assert_eq!(plugin_socket(&path).await, None);
         drop(listener);
         assert!(plugin_socket(&path).await.is_some());
-    }
-
-    #[test]
-    fn unread_manifests_are_listed_up_to_a_maximum() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(unread_manifests(&folder.path().join("none")), None);
-        assert_eq!(unread_manifests(folder.path()), None);
-        for n in 0..7 {
-            std::fs::write(folder.path().join(format!("{n}.yaml")), "").unwrap();
-        }
-        let what = unread_manifests(folder.path()).unwrap().what;
-        assert!(what.ends_with(": 0.yaml, 1.yaml, 2.yaml, 3.yaml, 4.yaml and 2 more"), "{what}");
     }
 
     #[test]

@@ -17,15 +17,12 @@ use client::informer::decode;
 use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, gvr_of};
 use http::Method;
 use serde::Deserialize;
-use serde_json::json;
 
 use self::plan::{PROVISIONER, Volume, VolumeRequest};
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::nodes;
 
-/// Name of the class that is made at start when there is none.
-const CLASS: &str = "local-path";
 /// Why a directory is not made or removed, for the user.
 #[derive(Debug, thiserror::Error)]
 enum ProvisionError {
@@ -71,8 +68,7 @@ struct Provisioner {
     nodes: Informer<Node>,
 }
 
-/// Starts the controller. Keys with a namespace are claims, those without volumes; the empty one is
-/// the class.
+/// Starts the controller. Keys with a namespace are claims, those without volumes.
 pub(crate) fn start(context: &Context) {
     let client = context.client("local-path-provisioner");
     let apiserver = context.client("kube-apiserver");
@@ -108,14 +104,12 @@ pub(crate) fn start(context: &Context) {
         let volumes = volumes.filter(|v| plan::node_of(v) == Some(node));
         claims.map(|c| c.metadata).chain(volumes.map(|v| v.metadata)).map(metadata_key).collect()
     });
-    keyed.queue.add((String::new(), String::new()));
     let provisioner =
         Arc::new(Provisioner { client, apiserver, recorder, claims, volumes, classes, nodes });
     keyed.run(&context.tasks, "local-path-provisioner", 2, move |(namespace, name)| {
         let provisioner = Arc::clone(&provisioner);
         async move {
             match (namespace.as_str(), name.as_str()) {
-                ("", "") => provisioner.ensure_class().await,
                 ("", volume) => provisioner.reclaim(volume).await,
                 (namespace, claim) => provisioner.provision(namespace, claim).await,
             }
@@ -132,29 +126,6 @@ fn metadata_key(metadata: ObjectMeta) -> Key {
 }
 
 impl Provisioner {
-    /// Makes the default class once per start; what an administrator made of it stays.
-    async fn ensure_class(&self) -> Result<Action, Error> {
-        if self.classes.cache().get("", CLASS).is_some() {
-            return Ok(Action::Done);
-        }
-        let class: StorageClass = serde_json::from_value(json!({
-            "metadata": {
-                "name": CLASS,
-                "annotations": {
-                    "defaultVolumeType": "local",
-                    "storageclass.kubernetes.io/is-default-class": "true",
-                },
-            },
-            "provisioner": PROVISIONER,
-            "reclaimPolicy": "Delete",
-            "volumeBindingMode": "WaitForFirstConsumer",
-        }))?;
-        match self.client.create("", &class).await {
-            Err(error) if error.is_already_exists() => Ok(Action::Done),
-            other => other.map(|_| Action::Done),
-        }
-    }
-
     async fn provision(&self, namespace: &str, name: &str) -> Result<Action, Error> {
         let Some(claim) = self.claims.get(namespace, name) else { return Ok(Action::Done) };
         if !plan::is_ours(&claim) || claim.metadata.deletion_timestamp.is_some() {
@@ -279,6 +250,8 @@ fn became_ready(change: &Change) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
