@@ -69,6 +69,8 @@ pub struct Machine {
     pub args: NodeArgs,
     /// Terminates the pods of the node when the machine shuts down.
     pub power: node::MachineShutdown,
+    /// Measures the node, for a server in the same process.
+    pub resource_usage: node::ResourceUsage,
     /// How long pods may take to terminate then.
     pub shutdown_grace: node::ShutdownGracePeriod,
     /// Registries at the start.
@@ -224,6 +226,7 @@ impl Machine {
             path: locations.path.clone(),
             without_effect,
             power: node::MachineShutdown::default(),
+            resource_usage: node::ResourceUsage::default(),
             shutdown_grace: flags::shutdown_grace(&args)?,
             data_dir,
             node_name,
@@ -432,6 +435,7 @@ impl Machine {
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
         agent.machine_shutdown = self.power.clone();
+        agent.resource_usage = self.resource_usage.clone();
         agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);

@@ -19,6 +19,7 @@ mod node_roles;
 mod reach;
 mod renewal;
 pub mod reset;
+mod resource_metrics;
 mod stages;
 mod static_files;
 pub mod status;
@@ -99,6 +100,10 @@ fn start_components(
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(clients.client(manager, MANAGER_AGENT), tasks.clone());
     follow_nodes(config, plane, &clients, &informers, tasks);
+    if let Some(store) = &plane.resource_metrics {
+        let (store, connections) = (Arc::clone(store), &plane.connections);
+        resource_metrics::start(config, store, connections, &informers, tasks);
+    }
     leader::start(config, plane, tasks)?;
     manifests::start(config, &clients, tasks);
     plane.joins.follow(&informers, tasks);

@@ -160,12 +160,7 @@ impl Follower for Services {
         self.forget(&object.key.name);
         let Some(remote) = Remote::of(&value, &self.settings) else { return };
         let gv = (remote.group.clone(), remote.version.clone());
-        if self
-            .objects
-            .registry()
-            .rows()
-            .any(|row| *row.spec.gvr.group == *gv.0 && *row.spec.gvr.version == *gv.1)
-        {
+        if !self.objects.registry().yields_to_aggregation(&gv.0, &gv.1) {
             tracing::warn!(
                 apiservice = remote.name,
                 "an APIService delegates a group version that this server serves; it is ignored"

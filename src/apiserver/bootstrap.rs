@@ -57,6 +57,8 @@ pub struct Settings {
     pub request_header_ca: String,
     /// Common names allowed to front proxies.
     pub request_header_names: Vec<String>,
+    /// Whether this server serves the resource metrics API.
+    pub resource_metrics: bool,
 }
 
 /// How an existing object is updated.
@@ -197,6 +199,10 @@ pub fn objects(settings: &Settings) -> Vec<BootstrapObject> {
     for (resource, object) in policy::objects() {
         add(Gvr::new("rbac.authorization.k8s.io", "v1", resource), object, Upkeep::Rbac);
     }
+    if settings.resource_metrics {
+        let gvr = Gvr::new("rbac.authorization.k8s.io", "v1", "clusterroles");
+        add(gvr, metrics_reader(), Upkeep::Rbac);
+    }
     for line in OBJECTS.lines() {
         let object: Value = serde_json::from_str(line).expect("the compiled-in objects are JSON");
         let (resource, upkeep) = match object.get("kind").and_then(Value::as_str) {
@@ -226,6 +232,19 @@ pub fn objects(settings: &Settings) -> Vec<BootstrapObject> {
         Upkeep::Fields(&["data"]),
     );
     out
+}
+
+/// The role that adds the resource metrics to the roles of users (metrics-server's
+/// `manifests/base/rbac.yaml`).
+fn metrics_reader() -> Value {
+    let to = |role: &str| format!("rbac.authorization.k8s.io/aggregate-to-{role}");
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "system:aggregated-metrics-reader",
+            "labels": {to("view"): "true", to("edit"): "true", to("admin"): "true"}},
+        "rules": [{"apiGroups": ["metrics.k8s.io"], "resources": ["pods", "nodes"],
+            "verbs": ["get", "list", "watch"]}],
+    })
 }
 
 /// The endpoints of the service `kubernetes`.

@@ -3,6 +3,7 @@
 
 pub(crate) mod headers;
 mod html;
+pub mod kubelet_client;
 mod target;
 mod tls;
 

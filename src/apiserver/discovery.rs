@@ -175,9 +175,14 @@ impl Documents {
     }
 }
 
-/// Adds the versions of `group` to an existing group.
+/// Adds the versions of `group` to an existing group, and replaces those that both have.
 fn join_group(existing: &mut Value, group: &Value) {
     let mut versions = existing["versions"].as_array().cloned().unwrap_or_default();
+    let theirs = group["versions"].as_array();
+    let is_replaced = |own: &Value| {
+        theirs.into_iter().flatten().any(|version| version["version"] == own["version"])
+    };
+    versions.retain(|own| !is_replaced(own));
     versions.extend(group["versions"].as_array().into_iter().flatten().cloned());
     existing["versions"] = versions.into();
 }

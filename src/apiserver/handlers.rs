@@ -6,8 +6,10 @@ mod delete;
 mod evict;
 mod get;
 mod list;
+mod metrics_history;
 mod patch;
 mod proxy;
+mod resource_metrics;
 mod review;
 mod scale;
 mod unsafe_delete;
@@ -92,7 +94,10 @@ pub(crate) async fn dispatch(
         warn_deprecated(context, warning.to_owned());
     }
     if !context.row.is_stored() && verb != "create" {
-        return list::component_statuses(context).await;
+        return match context.row.is_resource_metrics() {
+            true => resource_metrics::serve(context).await,
+            false => list::component_statuses(context).await,
+        };
     }
     let name = match verb {
         "get" => "Get",
@@ -278,6 +283,12 @@ pub(crate) async fn serve_path(
             text.map_or_else(status::page_not_found, status::plain)
         }
         ".well-known" | "openid" if is_read => token_issuer(inner, path),
+        "v1-kube-lite" if path == metrics_history::PATH && is_read => {
+            match inner.resource_metrics.get() {
+                Some(store) => metrics_history::serve(store, request.headers(), query),
+                None => status::page_not_found(),
+            }
+        }
         "" if is_read => root_paths(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),
         // An unknown path is a Status under a served group and plain text elsewhere, like the 404s

@@ -48,6 +48,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         aggregator: Arc::default(),
         audit: std::sync::OnceLock::new(),
         tracer: std::sync::OnceLock::new(),
+        resource_metrics: std::sync::OnceLock::new(),
         limits,
         flow,
         metrics: Metrics::new(),
@@ -97,6 +98,15 @@ impl ApiServer {
     pub fn trace(&self, tracer: Arc<Tracer>) {
         // Later calls are ignored.
         let _ = self.inner.tracer.set(tracer);
+    }
+
+    /// Serves the resource metrics API from `store`, unless an APIService delegates it. Call it
+    /// once, before [`ApiServer::aggregate`].
+    pub fn serve_resource_metrics(&self, store: Arc<resource_metrics::Store>) {
+        // Later calls are ignored.
+        if self.inner.resource_metrics.set(store).is_ok() {
+            self.inner.objects.update_registry(|registry| registry.add_resource_metrics());
+        }
     }
 
     /// Counts the stored objects whose kind, or one of whose fields, has no effect.

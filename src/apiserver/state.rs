@@ -81,6 +81,8 @@ pub(crate) struct ServerState {
     pub(crate) aggregator: Arc<Aggregator>,
     pub(crate) audit: OnceLock<Arc<Audit>>,
     pub(crate) tracer: OnceLock<Arc<Tracer>>,
+    /// Usages of nodes and pods; empty when the resource metrics API is not served.
+    pub(crate) resource_metrics: OnceLock<Arc<resource_metrics::Store>>,
 }
 
 /// The API server.

@@ -212,8 +212,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
     pub audit: Option<AuditPreset>,
 
-    /// Components to disable: coredns, local-storage. Names of components that kube-lite does not
-    /// contain (servicelb, traefik, metrics-server, runtimes) have no effect
+    /// Components to disable: coredns, local-storage, metrics-server. Names of components that
+    /// kube-lite does not contain (servicelb, traefik, runtimes) have no effect
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed

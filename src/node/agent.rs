@@ -105,6 +105,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     }
     let statics = spawn_static_pods(&node, client, &pods);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
+    let resources = kubelet_api::NodeResources::new(&node, pods.table());
+    node.identity.config.resource_usage.node_started(Box::new(resources));
     spawn_pod_observers(&node, &pods.table());
     let shutdown = tasks.shutdown().clone();
     if let Some((config, listener)) = http {

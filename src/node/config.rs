@@ -83,6 +83,8 @@ pub struct Config {
     /// Set once the runtime answers: its name and version, and the OCI runtime, such as `containerd
     /// 1.6.20 with crun`.
     pub runtime_description: Arc<OnceLock<String>>,
+    /// Measures the node for a server in the same process.
+    pub resource_usage: crate::ResourceUsage,
 }
 
 /// Configuration of the container runtime.
@@ -194,6 +196,7 @@ impl Config {
                 critical: Duration::ZERO,
             },
             runtime_description: Arc::default(),
+            resource_usage: crate::ResourceUsage::default(),
         }
     }
 

@@ -28,6 +28,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::auth::CertificateUser;
 use self::state::KubeletApi;
+pub(crate) use self::stats::NodeResources;
 use self::stats::cache::StatsCache;
 use crate::config::KubeletApiConfig;
 use crate::context::Node;

@@ -6,6 +6,7 @@ mod cells;
 mod core;
 mod custom;
 mod extension;
+mod metrics;
 mod network;
 mod node;
 mod pod;
@@ -36,6 +37,7 @@ static PRINTERS: &[&[Printer]] = &[
     policy::PRINTERS,
     extension::PRINTERS,
     resource::PRINTERS,
+    metrics::PRINTERS,
 ];
 
 /// Columns of kinds without a specific printer.
@@ -160,10 +162,12 @@ pub fn render(
     };
     let definitions = match (options.no_headers, options.custom) {
         (true, _) => Value::Null,
+        // metrics-server takes the columns from the first row.
+        (false, None) if is_usage(gvk) && objects.is_empty() => Value::Null,
         (false, Some(custom)) => custom.definitions(),
         (false, None) => columns(gvk)
             .iter()
-            .map(|c| json!({"name":c.name,"type":c.kind,"format":c.format,"description":describe(c.name),"priority":c.priority}))
+            .map(|c| json!({"name":c.name,"type":c.kind,"format":c.format,"description":description(gvk, c.name),"priority":c.priority}))
             .collect(),
     };
     json!({"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":metadata,"columnDefinitions":definitions,"rows":rows})
@@ -172,7 +176,19 @@ pub fn render(
 /// Kinds whose table converter upstream appends rows to a nil slice, so that `rows` is null when
 /// empty (`rest.NewDefaultTableConvertor` and that of custom resources).
 fn is_plain(gvk: &Gvk) -> bool {
-    std::ptr::eq(columns(gvk), GENERIC) || &*gvk.kind == "CustomResourceDefinition"
+    std::ptr::eq(columns(gvk), GENERIC) || &*gvk.kind == "CustomResourceDefinition" || is_usage(gvk)
+}
+
+/// Whether the kind belongs to the resource metrics API.
+fn is_usage(gvk: &Gvk) -> bool {
+    &*gvk.group == metrics::GROUP
+}
+
+fn description(gvk: &Gvk, column: &str) -> &'static str {
+    match column {
+        "Name" if is_usage(gvk) => "Name of the resource",
+        _ => describe(column),
+    }
 }
 
 fn included(gvk: &Gvk, object: &Value, include: IncludeObject) -> Value {

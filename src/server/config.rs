@@ -30,10 +30,10 @@ use network::{AddressRanges, node_ports};
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Components that `--disable` keeps from running.
-const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
+const DISABLEABLE: [&str; 3] = ["coredns", "local-storage", "metrics-server"];
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 5] = ["servicelb", "traefik", "metrics-server", "runtimes", "gateway-api-crd"];
+const ABSENT: [&str; 4] = ["servicelb", "traefik", "runtimes", "gateway-api-crd"];
 
 /// Upstream's `--default-unreachable-toleration-seconds`.
 const TOLERATION_SECONDS: i64 = 300;
@@ -77,6 +77,8 @@ pub struct Config {
     pub disabled: BTreeSet<String>,
     /// Delete the objects of a file that is deleted from the manifests folder.
     pub manifests_prune: bool,
+    /// Whether the resource metrics API is served.
+    pub resource_metrics: bool,
     /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
     /// Default tolerations of not-ready and unreachable nodes, in seconds.
@@ -318,6 +320,7 @@ impl Config {
             tuning: components.tuning,
             disabled: args.disable.iter().cloned().collect(),
             manifests_prune: args.manifests.manifests_prune,
+            resource_metrics: !is_disabled("metrics-server"),
             token,
             agent_token,
             cluster_init: args.cluster_init,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
+use apiserver::connect::Nodes;
 use cluster::certs::ServerCerts;
 use cluster::tunnel::Tunnels;
 use store::{Backend, Members};
@@ -38,6 +39,10 @@ pub(crate) struct ControlPlane {
     pub(crate) tunnels: Tunnels,
     /// Connects to nodes and pods; [`NodeDialer::follow`] tells it the addresses of the nodes.
     pub(crate) dialer: Arc<NodeDialer>,
+    /// Sends requests to kubelets.
+    pub(crate) connections: Arc<Nodes>,
+    /// Usages of nodes and pods, if the resource metrics API is served.
+    pub(crate) resource_metrics: Option<Arc<resource_metrics::Store>>,
     /// Changes the keys of encryption at rest.
     pub(crate) secrets_encryption: Arc<SecretsEncryption>,
     /// Changes the CAs.
@@ -77,7 +82,18 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
     )
     .await?;
     let security = stages::start_security(config, &certs, &layer, port, &tasks.api).await?;
-    let server = stages::build_api_server(config, &certs, &layer, &security, tasks).await?;
+    let connections = stages::connections(&layer, &certs, &tasks.api)?;
+    let resource_metrics = config.resource_metrics.then(Arc::default);
+    let server = stages::build_api_server(
+        config,
+        &certs,
+        &layer,
+        &security,
+        &connections,
+        resource_metrics.as_ref(),
+        tasks,
+    )
+    .await?;
     let published =
         stages::write_bootstrap_objects(config, &certs, &store.members, &server, port).await?;
     let joins = stages::accept_joins(
@@ -102,6 +118,8 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         joins,
         tunnels: layer.tunnels,
         dialer: layer.dialer,
+        connections,
+        resource_metrics,
         secrets_encryption: store.secrets_encryption,
         ca_rotation: store.ca_rotation,
         kubeconfig,

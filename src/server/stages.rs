@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base::{Shutdown, Tasks};
 
-pub(crate) use api_server::build_api_server;
+pub(crate) use api_server::{build_api_server, connections};
 pub(crate) use bootstrap::{Bootstrapped, write_bootstrap_objects};
 pub(crate) use certificates::{Certificates, load_certificates};
 pub(crate) use directory::open_directory;

@@ -108,7 +108,8 @@ pub(crate) fn list(index: &mut Value, all: &[Arc<Described>]) {
     let Some(paths) = index.get_mut("paths").and_then(Value::as_object_mut) else { return };
     for one in all {
         if let Some(entry) = &one.entry {
-            paths.entry(one.path.clone()).or_insert_with(|| entry.clone());
+            // Replaces the entry of a group version that both serve, which is proxied.
+            paths.insert(one.path.clone(), entry.clone());
         }
     }
 }

@@ -46,6 +46,7 @@ fn settings() -> Settings {
         client_ca: "CA".into(),
         request_header_ca: "RH".into(),
         request_header_names: vec!["system:auth-proxy".into()],
+        resource_metrics: true,
     }
 }
 

@@ -78,3 +78,10 @@ flowcontrol.apiserver.k8s.io/v1 flowschemas flowschema FlowSchema C * - - status
 flowcontrol.apiserver.k8s.io/v1 prioritylevelconfigurations prioritylevelconfiguration PriorityLevelConfiguration C * - - status::get,patch,update
 storagemigration.k8s.io/v1 storageversionmigrations storageversionmigration StorageVersionMigration C * - - status::get,patch,update
 ";
+
+/// The resources of the resource metrics API, which are built from Nodes and Pods and not stored.
+/// An aggregated API server replaces them.
+pub(crate) const RESOURCE_METRICS: &str = "\
+metrics.k8s.io/v1beta1 nodes  NodeMetrics C get,list - -
+metrics.k8s.io/v1beta1 pods  PodMetrics N get,list - -
+";

@@ -196,6 +196,11 @@ impl Resource {
         !self.spec.prefix.is_empty()
     }
 
+    /// Whether the row belongs to the resource metrics API.
+    pub(crate) fn is_resource_metrics(&self) -> bool {
+        self.spec.gvr.group.as_ref() == "metrics.k8s.io" && self.spec.custom.is_none()
+    }
+
     /// Whether items of lists keep kind and version, as those of custom resources do, which
     /// upstream serves unstructured.
     pub fn keeps_item_kind(&self) -> bool {
@@ -294,6 +299,22 @@ impl Registry {
             }
         }
         registry
+    }
+
+    /// Adds the resource metrics API.
+    pub(crate) fn add_resource_metrics(&mut self) {
+        for spec in builtin::RESOURCE_METRICS.lines().filter_map(parse_row) {
+            self.add(spec);
+        }
+        self.arrange();
+    }
+
+    /// Whether an aggregated API server may serve this group version: no row of it is stored here.
+    pub(crate) fn yields_to_aggregation(&self, group: &str, version: &str) -> bool {
+        let mut own = self
+            .rows()
+            .filter(|row| &*row.spec.gvr.group == group && &*row.spec.gvr.version == version);
+        own.all(|row| row.is_resource_metrics())
     }
 
     /// Adds or replaces a row.

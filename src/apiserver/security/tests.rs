@@ -57,6 +57,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         client_ca: "CA".into(),
         request_header_ca: String::new(),
         request_header_names: Vec::new(),
+        resource_metrics: true,
     };
     let written = bootstrap::ensure(&writer, &cluster).await.unwrap();
     assert!(written > 170, "{written}");

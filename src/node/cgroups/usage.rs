@@ -106,6 +106,33 @@ impl Cgroups {
         self.group(&format!("{}/{id}", self.pod_path(pod).trim_start_matches('/')))
     }
 
+    /// CPU time in nanoseconds and working set in bytes of a pod's group.
+    pub(crate) fn pod_resources(&self, pod: &Pod) -> Option<(u64, u64)> {
+        self.resources(self.pod_path(pod).trim_start_matches('/'))
+    }
+
+    /// CPU time in nanoseconds and working set in bytes of a container's group.
+    pub(crate) fn container_resources(&self, pod: &Pod, id: &str) -> Option<(u64, u64)> {
+        if id.is_empty() || id.contains('/') {
+            return None;
+        }
+        self.resources(&format!("{}/{id}", self.pod_path(pod).trim_start_matches('/')))
+    }
+
+    /// As [`Cgroups::group`], but only CPU time and working set, which take three files.
+    fn resources(&self, path: &str) -> Option<(u64, u64)> {
+        let (folder, current) = if self.v2 {
+            (self.mount.join(path), "memory.current")
+        } else {
+            (self.mount.join("memory").join(path), "memory.usage_in_bytes")
+        };
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+        let usage: u64 = read(current)?.trim().parse().ok()?;
+        let [idle, ..] = if self.v2 { MEMORY_V2 } else { MEMORY_V1 };
+        let idle = number(&read("memory.stat")?, idle).unwrap_or(0);
+        Some((self.cpu(path)?, usage.saturating_sub(idle)))
+    }
+
     /// Usage of the group of all pods.
     pub(crate) fn all_pods(&self) -> Option<GroupUsage> {
         self.group(self.top.trim_start_matches('/'))
@@ -252,6 +279,7 @@ mod tests {
         };
         for v2 in [true, false] {
             assert_eq!(tree(mount, v2).all_pods(), Some(expected), "v2: {v2}");
+            assert_eq!(tree(mount, v2).resources("kubepods"), Some((5000, 70)), "v2: {v2}");
         }
         // v1's value for "no limit".
         write("memory/kubepods/memory.limit_in_bytes", "9223372036854771712\n");

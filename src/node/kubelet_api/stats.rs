@@ -6,6 +6,7 @@ mod disk_usage;
 mod document;
 mod metrics;
 mod process;
+mod resources;
 mod samples;
 mod storage;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::pod::Pod;
 
 pub(super) use self::metrics::agent_metrics;
+pub(crate) use self::resources::NodeResources;
 
 async fn measure(api: &KubeletApi) -> Result<NodeSample, Box<Response<Body>>> {
     let stats = api.node.runtime.cri.stats().await;
@@ -293,9 +295,11 @@ pub(super) async fn summary(api: &KubeletApi) -> Response<Body> {
 
 /// Serves the metrics that metrics-server scrapes.
 pub(super) async fn resource_metrics(api: &KubeletApi) -> Response<Body> {
-    let measured = match measure(api).await {
+    let measured = match resources::measure(&api.node, &api.table).await {
         Ok(measured) => measured,
-        Err(response) => return *response,
+        Err(error) => {
+            return text_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+        }
     };
     let text = metrics::render(&measured);
     response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)

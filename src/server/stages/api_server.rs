@@ -25,10 +25,12 @@ pub(crate) async fn build_api_server(
     certs: &ServerCerts,
     layer: &ObjectLayer,
     security: &Security,
+    connections: &Arc<Nodes>,
+    resource_metrics: Option<&Arc<resource_metrics::Store>>,
     tasks: &TaskSets,
 ) -> Result<ApiServer, CommandError> {
-    let connections = connections(layer, certs, &tasks.api)?;
-    let parts = security.parts(&layer.objects, Some(connections));
+    let connect = Arc::clone(connections) as Arc<dyn Connect>;
+    let parts = security.parts(&layer.objects, Some(connect));
     let settings = apiserver::Config {
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_cidrs: config.cluster.service_cidrs.iter().map(ToString::to_string).collect(),
@@ -48,6 +50,9 @@ pub(crate) async fn build_api_server(
         .follow(&layer.objects, &tasks.api)
         .await
         .map_err(|e| SERVER_STOPPED.error(format!("roles and bindings cannot be loaded: {e}")))?;
+    if let Some(store) = resource_metrics {
+        server.serve_resource_metrics(Arc::clone(store));
+    }
     let aggregation = apiserver::aggregator::Settings {
         callout: security.callout.clone(),
         certificate: Arc::clone(&certs.proxy_client),
@@ -60,11 +65,14 @@ pub(crate) async fn build_api_server(
 }
 
 /// Connects to kubelets, pods and Services for `exec`, `logs`, `proxy` and `port-forward`.
-fn connections(
+///
+/// # Errors
+/// TLS cannot be set up.
+pub(crate) fn connections(
     layer: &ObjectLayer,
     certs: &ServerCerts,
     tasks: &Tasks,
-) -> Result<Arc<dyn Connect>, CommandError> {
+) -> Result<Arc<Nodes>, CommandError> {
     let ca = certs.server_ca().bundle();
     let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
         .map_err(|e| DATA_DIR.error(e))?;

@@ -39,6 +39,7 @@ pub(crate) async fn write_bootstrap_objects(
         client_ca: certs.client_ca().cert_pem().to_owned(),
         request_header_ca: certs.request_header_ca().cert_pem().to_owned(),
         request_header_names: ServerCerts::proxy_names().iter().map(|n| (*n).to_owned()).collect(),
+        resource_metrics: config.resource_metrics,
     };
     let writer = BootstrapWriter::new(server.clone());
     apiserver::bootstrap::ensure(&writer, &settings).await.map_err(|e| {

@@ -34,7 +34,7 @@ fn sample() -> ContainerSample {
     }
 }
 
-fn measured() -> NodeSample {
+pub(super) fn measured() -> NodeSample {
     let pod = Arc::new(crate::pods::pod::tests::pod(json!({"containers": []})));
     let usage = GroupUsage {
         cpu_ns: 2_000_000_000,
