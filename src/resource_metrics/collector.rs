@@ -19,8 +19,11 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const CONCURRENCY: usize = 16;
 /// Interval of the first measurements after a node appeared: usages exist within 15 s of a start.
 const FIRST_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of these intervals.
+/// Number of intervals of this length.
 const FIRST_ROUNDS: u8 = 2;
+/// Least wait between two regular rounds: a shorter window is too imprecise. It is below the rest of
+/// a round in which a node did not answer.
+const WAIT_MIN: Duration = Duration::from_secs(3);
 
 /// Why a node was not measured.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +79,8 @@ impl Schedule {
         }
         let resolution = u128::try_from(RESOLUTION).unwrap_or(1);
         let left = resolution - now.as_nanos() % resolution;
-        Duration::from_nanos(u64::try_from(left).unwrap_or_default())
+        let left = Duration::from_nanos(u64::try_from(left).unwrap_or_default());
+        if left < WAIT_MIN { left + Duration::from_nanos(RESOLUTION.unsigned_abs()) } else { left }
     }
 }
 
@@ -173,8 +177,10 @@ mod tests {
     fn rounds_are_at_multiples_of_the_resolution() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.wait(Duration::from_secs(1_000_000_005)), Duration::from_secs(15));
-        let late = Duration::from_nanos(1_000_000_019_999_999_999);
-        assert_eq!(schedule.wait(late), Duration::from_nanos(1));
+        let early = Duration::from_millis(1_000_000_019_999);
+        assert_eq!(schedule.wait(early), Duration::from_millis(15_001), "a timer that fired early");
+        let after_timeout = Duration::from_millis(1_000_000_015_010);
+        assert_eq!(schedule.wait(after_timeout), Duration::from_millis(4990));
     }
 
     /// A node that answers and one that does not.
