@@ -1,11 +1,15 @@
 //! The agent's part of the cgroup tree: `kubepods`, its QoS classes, and one group per pod, in v1
 //! hierarchies or v2.
 
+mod accounting;
 mod usage;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+#[cfg(test)]
+pub(crate) use self::accounting::CpuLimit;
+pub(crate) use self::accounting::{DiskCounters, GroupCounters, Throttling};
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine;
 use crate::pods::pod::Pod;

@@ -26,6 +26,7 @@ use crate::eviction::pressure::NodePressure;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::objects::ReferencedObjects;
+use crate::pods::probe_metrics::ProbeMetrics;
 use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
@@ -62,6 +63,8 @@ pub(crate) struct RuntimeHandles {
     /// Counts and durations of CRI calls, for the metrics.
     pub(crate) operations: Arc<OperationMetrics>,
     pub(crate) cgroups: Cgroups,
+    /// Results of probes, for the metrics.
+    pub(crate) probes: Arc<ProbeMetrics>,
     /// The registries file as last read.
     pub(crate) registries: Arc<ArcSwap<Registries>>,
     /// Limits image pulls that run at the same time.
@@ -81,6 +84,7 @@ impl RuntimeHandles {
             version,
             operations,
             cgroups,
+            probes: Arc::default(),
             registries: Arc::new(ArcSwap::from_pointee(registries)),
             pulls: Semaphore::new(PULLS_MAX),
         }

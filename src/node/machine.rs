@@ -149,9 +149,13 @@ pub(crate) fn memory_usage(meminfo: &str, vmstat: &str) -> MemoryUsage {
 pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) rx_bytes: u64,
+    pub(crate) rx_packets: u64,
     pub(crate) rx_errors: u64,
+    pub(crate) rx_dropped: u64,
     pub(crate) tx_bytes: u64,
+    pub(crate) tx_packets: u64,
     pub(crate) tx_errors: u64,
+    pub(crate) tx_dropped: u64,
 }
 
 /// Parses `/proc/net/dev`, without the loopback and the host's ends of pod interfaces.
@@ -162,11 +166,22 @@ pub(crate) fn interfaces(text: &str) -> Vec<Interface> {
         let counters: Vec<u64> =
             counters.split_whitespace().map_while(|c| c.parse().ok()).collect();
         let ignored = ["lo", "veth", "docker"].iter().any(|prefix| name.starts_with(prefix));
-        let [rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] = *counters else {
+        let [rx_bytes, rx_packets, rx_errors, rx_dropped, _, _, _, _, ref sent @ ..] = *counters
+        else {
             return None;
         };
-        let name = name.to_owned();
-        (!ignored).then_some(Interface { name, rx_bytes, rx_errors, tx_bytes, tx_errors })
+        let [tx_bytes, tx_packets, tx_errors, tx_dropped, ..] = *sent else { return None };
+        (!ignored).then(|| Interface {
+            name: name.to_owned(),
+            rx_bytes,
+            rx_packets,
+            rx_errors,
+            rx_dropped,
+            tx_bytes,
+            tx_packets,
+            tx_errors,
+            tx_dropped,
+        })
     };
     text.lines().filter_map(interface).collect()
 }
@@ -207,9 +222,13 @@ mod tests {
         let eth0 = Interface {
             name: "eth0".to_owned(),
             rx_bytes: 10,
+            rx_packets: 2,
             rx_errors: 3,
+            rx_dropped: 0,
             tx_bytes: 20,
+            tx_packets: 4,
             tx_errors: 5,
+            tx_dropped: 0,
         };
         assert_eq!(interfaces(text), [eth0]);
     }

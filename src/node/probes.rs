@@ -18,6 +18,7 @@ use crate::events;
 use crate::pods::observed::{ObservedPod, ObservedState};
 use crate::pods::plan::ProbeResults;
 use crate::pods::pod::{ContainerRole, Pod};
+use crate::pods::probe_metrics::{ProbeKey, ProbeMetrics};
 use crate::probes::handler::{HandlerTarget, ProbeResult};
 use crate::status;
 
@@ -71,12 +72,17 @@ pub(crate) struct Probes {
     wake: Arc<Notify>,
     /// Notifies the other probes that a container has started.
     started: Arc<Notify>,
+    /// Where the results are counted, and the uid of the pod, once a probe has run.
+    counted: Option<(Arc<ProbeMetrics>, Arc<str>)>,
 }
 
 impl Drop for Probes {
     fn drop(&mut self) {
         for stop in self.running.values() {
             stop.request();
+        }
+        if let Some((metrics, uid)) = &self.counted {
+            metrics.remove(uid);
         }
     }
 }
@@ -88,6 +94,7 @@ impl Probes {
             running: HashMap::new(),
             wake,
             started: Arc::default(),
+            counted: None,
         }
     }
 
@@ -163,6 +170,9 @@ impl Probes {
                     wake: Arc::clone(&self.wake),
                     started: Arc::clone(&self.started),
                 };
+                self.counted.get_or_insert_with(|| {
+                    (Arc::clone(&node.runtime.probes), Arc::clone(&pod.uid))
+                });
                 node.tasks.spawn(Kind::Request, "probe", task.run(stop));
             }
         }
@@ -231,6 +241,7 @@ impl ProbeTask {
             }
             if started || self.type_ == ProbeKind::Startup {
                 let result = self.run_with_retries().await;
+                self.count(&result, begun.elapsed());
                 let good = matches!(result, ProbeResult::Success | ProbeResult::Warning(_));
                 run = if run.0 == Some(good) {
                     (run.0, run.1.saturating_add(1))
@@ -304,6 +315,22 @@ impl ProbeTask {
         } else {
             ProbeResult::Success
         }
+    }
+
+    /// Counts a result; as in the kubelet, a probe that could not be run is not counted.
+    fn count(&self, result: &ProbeResult, took: Duration) {
+        if matches!(result, ProbeResult::Unknown(_)) {
+            return;
+        }
+        let probe = ProbeKey {
+            pod_uid: self.pod.uid.to_string(),
+            namespace: self.pod.namespace().to_owned(),
+            pod: self.pod.name().to_owned(),
+            container: self.container.name.clone(),
+            kind: self.type_.name(),
+        };
+        let is_success = !matches!(result, ProbeResult::Failure(_));
+        self.node.runtime.probes.record(probe, is_success, took);
     }
 
     /// Records the event of a result, if any.

@@ -99,6 +99,7 @@ const NODE: Floors = &[
         "pods::condition_types",
         "pods::observed",
         "pods::plan",
+        "pods::probe_metrics",
         "pods::resources",
         "pods::capacity",
         "pods::resize",

@@ -220,22 +220,22 @@ fn collect_processes(folder: &Path, depth: usize, out: &mut Vec<u32>) {
 }
 
 /// The value of a line `name value`.
-fn number(text: &str, name: &str) -> Option<u64> {
+pub(super) fn number(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
 
-    fn tree(mount: &Path, v2: bool) -> Cgroups {
+    pub(in crate::cgroups) fn tree(mount: &Path, v2: bool) -> Cgroups {
         let (mount, top) = (mount.to_owned(), "/kubepods".to_owned());
         Cgroups { mount, top, v2, huge_page_sizes: Vec::new() }
     }
 
-    fn write(mount: &Path, file: &str, text: &str) {
+    pub(in crate::cgroups) fn write(mount: &Path, file: &str, text: &str) {
         let path: PathBuf = mount.join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();

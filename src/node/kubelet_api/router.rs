@@ -28,7 +28,7 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
     let exec = get(exec).post(self::exec);
     let attach = get(attach).post(self::attach);
     let port_forward = get(port_forward).post(self::port_forward);
-    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 16] = [
+    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 18] = [
         ("/healthz", get(healthz)),
         ("/healthz/{check}", get(healthz)),
         ("/pods", get(pods)),
@@ -43,6 +43,8 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
         ("/localVolumes/{name}", any(local_volume)),
         ("/stats/summary", get(stats_summary)),
         ("/metrics", get(metrics)),
+        ("/metrics/cadvisor", get(cadvisor_metrics)),
+        ("/metrics/probes", get(probe_metrics)),
         ("/metrics/resource", get(resource_metrics)),
         ("/configz", get(configz)),
     ];
@@ -186,6 +188,14 @@ async fn stats_summary(State(api): Api) -> Response<Body> {
 
 async fn resource_metrics(State(api): Api) -> Response<Body> {
     stats::resource_metrics(&api).await
+}
+
+async fn cadvisor_metrics(State(api): Api) -> Response<Body> {
+    stats::cadvisor_metrics(&api).await
+}
+
+async fn probe_metrics(State(api): Api) -> Response<Body> {
+    response(StatusCode::OK, METRICS_TYPE, api.node.runtime.probes.render())
 }
 
 async fn metrics(State(api): Api) -> Response<Body> {

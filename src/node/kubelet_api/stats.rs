@@ -1,6 +1,7 @@
 //! CPU, memory and disks of node, pods and containers: `stats/summary` and `metrics/resource`.
 
 pub(super) mod cache;
+mod cadvisor;
 mod cpu_rates;
 mod disk_usage;
 mod document;
@@ -291,6 +292,15 @@ pub(super) async fn summary(api: &KubeletApi) -> Response<Body> {
     of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});
     let body = json!({"node": of_node, "pods": pods});
     response(StatusCode::OK, "application/json", body.to_string())
+}
+
+/// Serves cAdvisor's metrics of cgroups.
+pub(super) async fn cadvisor_metrics(api: &KubeletApi) -> Response<Body> {
+    let (node, pods) = (Arc::clone(&api.node), cadvisor::observed(&api.table));
+    match base::tasks::blocking(move || cadvisor::page(&node, &pods)).await {
+        Ok(text) => response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
+        Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 /// Serves the metrics that metrics-server scrapes.
