@@ -12,6 +12,7 @@ mod components;
 mod datastore;
 mod encrypt;
 mod manifests;
+mod metrics;
 mod node;
 mod s3;
 mod snapshot;
@@ -26,6 +27,7 @@ pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
+pub use metrics::MetricsArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{
@@ -142,6 +144,8 @@ pub struct ServerArgs {
     /// local process can read and change the whole cluster
     #[arg(long, value_name = "ADDRESS", help_heading = "Listener")]
     pub etcd_listen_plain: Option<SocketAddr>,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Maximum size of the store's keys and values in bytes; beyond it the store raises the alarm
     /// NOSPACE and accepts deletions only, like etcd's --quota-backend-bytes [default: 2 GiB]
     #[arg(long, value_name = "BYTES", help_heading = "Listener")]

@@ -34,6 +34,10 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("selinux", "SELinux labels are not implemented"),
     ("snapshotter", "kube-lite always uses containerd's overlayfs snapshotter"),
+    (
+        "supervisor-metrics",
+        "each component serves its own metrics: /metrics of the API port and of the kubelet port",
+    ),
     ("system-default-registry", "a default registry is not implemented"),
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),

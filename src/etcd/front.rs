@@ -127,7 +127,8 @@ fn not_allowed() -> Response<Body> {
 }
 
 impl Etcd {
-    async fn http(&self, method: &Method, uri: &Uri) -> Response<Body> {
+    /// Answers a request that is not gRPC.
+    pub(crate) async fn http(&self, method: &Method, uri: &Uri) -> Response<Body> {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let get = *method == Method::GET;
         match path {

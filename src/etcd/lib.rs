@@ -21,6 +21,7 @@ mod kv_fast_path;
 mod lease;
 mod maintenance;
 mod metrics;
+mod metrics_listener;
 mod range_plan;
 mod range_response;
 mod server;
@@ -30,6 +31,7 @@ mod txn;
 mod urls;
 mod watch;
 
+pub use metrics_listener::serve_metrics;
 pub use server::serve;
 pub use service::{ETCD_VERSION, Etcd};
 

@@ -35,6 +35,9 @@ const DISABLEABLE: [&str; 3] = ["coredns", "local-storage", "metrics-server"];
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
 const ABSENT: [&str; 4] = ["servicelb", "traefik", "runtimes", "gateway-api-crd"];
 
+/// Port of the store's metrics.
+const ETCD_METRICS_PORT: u16 = 2381;
+
 /// Upstream's `--default-unreachable-toleration-seconds`.
 const TOLERATION_SECONDS: i64 = 300;
 
@@ -51,6 +54,8 @@ pub struct Config {
     pub etcd_listen: Vec<SocketAddr>,
     /// Its loopback address without TLS.
     pub etcd_listen_plain: Option<SocketAddr>,
+    /// Addresses of the metrics of the store, without TLS.
+    pub etcd_metrics_listen: Vec<SocketAddr>,
     /// The external datastore; `None` for the embedded store.
     pub datastore: Option<store::Endpoint>,
     /// Maximum size of keys and values of the store in bytes.
@@ -148,6 +153,19 @@ fn join_target(args: &ServerArgs) -> Result<Option<JoinTarget>, CommandError> {
         _ => Err(BAD_TOKEN
             .usage_error("the token only joins agents; a server needs the one in server/token")),
     }
+}
+
+/// The addresses of the store's metrics, as of an etcd that k3s starts with
+/// `--etcd-expose-metrics`.
+fn etcd_metrics_listen(args: &ServerArgs, machine: &Machine) -> Vec<SocketAddr> {
+    if !args.metrics.etcd_expose_metrics {
+        return Vec::new();
+    }
+    let loopback = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    let mut addresses = vec![SocketAddr::new(loopback, ETCD_METRICS_PORT)];
+    let others = machine.node_ips.iter().filter(|ip| **ip != loopback);
+    addresses.extend(others.map(|ip| SocketAddr::new(*ip, ETCD_METRICS_PORT)));
+    addresses
 }
 
 /// The values of `--disable` without effect, each with the reason.
@@ -307,6 +325,7 @@ impl Config {
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
             etcd_listen: args.etcd_listen.clone(),
             etcd_listen_plain: args.etcd_listen_plain,
+            etcd_metrics_listen: etcd_metrics_listen(&args, &machine),
             datastore,
             etcd_quota: quota.map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),
             advertise,

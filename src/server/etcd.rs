@@ -19,10 +19,11 @@ use crate::server::config::Config;
 pub(crate) struct Listeners {
     tls: Vec<TcpListener>,
     plain: Option<TcpListener>,
+    metrics: Vec<TcpListener>,
 }
 
 impl Listeners {
-    /// Binds the addresses of `--etcd-listen` and `--etcd-listen-plain`.
+    /// Binds the addresses of `--etcd-listen`, `--etcd-listen-plain` and `--etcd-expose-metrics`.
     ///
     /// # Errors
     /// An address cannot be bound, or one without TLS is not a loopback address.
@@ -41,7 +42,11 @@ impl Listeners {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        Ok(Self { tls, plain })
+        let mut metrics = Vec::new();
+        for address in &config.etcd_metrics_listen {
+            metrics.push(listen(*address).await?);
+        }
+        Ok(Self { tls, plain, metrics })
     }
 
     /// Serves the listeners until `tasks` shut down, and publishes their URLs to the other members.
@@ -65,7 +70,7 @@ impl Listeners {
         let profile = Profile { name: config.machine.node_name.clone(), client_urls };
         let publish = publish(Arc::clone(members), profile.clone(), tasks.clone());
         tasks.spawn(Kind::Request, "etcd profile", publish);
-        if self.tls.is_empty() && self.plain.is_none() {
+        if self.tls.is_empty() && self.plain.is_none() && self.metrics.is_empty() {
             return Ok(());
         }
         let scratch = config.machine.data_dir.join("server/db");
@@ -78,6 +83,10 @@ impl Listeners {
         let all = self.tls.into_iter().map(|listener| (listener, Some(Arc::clone(&config))));
         for (listener, tls) in all.chain(self.plain.map(|listener| (listener, None))) {
             tasks.spawn(Kind::Critical, "etcd", etcd::serve(etcd.clone(), listener, tls));
+        }
+        for listener in self.metrics {
+            let serve = etcd::serve_metrics(etcd.clone(), listener);
+            tasks.spawn(Kind::Critical, "etcd metrics", serve);
         }
         Ok(())
     }
