@@ -31,6 +31,8 @@ use crate::runtime::containerd::import;
 use crate::runtime::containerd::supervise;
 use crate::runtime::containerd::supervise::ContainerdHandle;
 use crate::runtime::cri::CriRuntime;
+use crate::runtime::image_folder::{self, ImageFolder, PinnedImages};
+use crate::runtime::images::pause;
 use crate::runtime::registries;
 use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
 use crate::static_pods::manifests;
@@ -74,7 +76,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
     let cgroups = set_up_cgroups(&config, &allocatable)?;
     if containerd.is_some() {
-        import_images(&config, &socket, &runtime, &tasks).await?;
+        import_pause_image(&config, &socket, &runtime, &tasks).await?;
     }
     let informers = Informers::new(client.clone(), tasks.clone());
     let pods = informers
@@ -86,14 +88,21 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let registries = config.runtime.registries.clone();
     let node = Arc::new(Node {
         tasks: tasks.clone(),
-        runtime: RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, registries),
+        runtime: RuntimeHandles::new(
+            Arc::new(runtime),
+            version,
+            operations,
+            cgroups,
+            registries,
+            PinnedImages::new(config.runtime.pause_image.as_deref().unwrap_or(pause::IMAGE)),
+        ),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches: NodeCaches::new(&client, &tasks, allocatable).await,
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
     let (sender, signals) = mpsc::channel::<RuntimeSignal>(EVENTS_MAX);
-    let events = listen(socket, sender, tasks.shutdown().clone());
+    let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
     let http = match &node.identity.config.kubelet_api {
@@ -102,6 +111,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     if containerd.is_some() {
         spawn_registries(&node);
+        spawn_image_folder(&node, socket);
     }
     let statics = spawn_static_pods(&node, client, &pods);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
@@ -169,6 +179,24 @@ fn spawn_registries(node: &Arc<Node>) {
         node.tasks.shutdown().clone(),
     );
     node.tasks.spawn(Kind::Critical, "registries", follow);
+}
+
+/// Starts the task that imports the images of the folder into the supervised containerd.
+fn spawn_image_folder(node: &Arc<Node>, socket: PathBuf) {
+    let config = &node.identity.config.runtime;
+    let folder = ImageFolder {
+        folder: config.images_dir.clone(),
+        data_dir: config.data_dir.clone(),
+        socket,
+        extra_registries: config.extra_registries.clone(),
+        pause_image: config.pause_image.clone(),
+        runtime: Arc::clone(&node.runtime.cri),
+        registries: Arc::clone(&node.runtime.registries),
+        pinned: node.runtime.pinned.clone(),
+        problems: node.tasks.problems().clone(),
+    };
+    let run = image_folder::run(folder, node.tasks.shutdown().clone());
+    node.tasks.spawn(Kind::Critical, "image-folder", run);
 }
 
 /// Starts the tasks that read static pods and keep their mirror pods, and returns the static pods.
@@ -261,13 +289,16 @@ async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion,
     }
 }
 
-/// Imports the pause image before it returns and the image archives in the background.
-async fn import_images(
+/// Imports the built-in pause image, unless another one is configured.
+async fn import_pause_image(
     config: &Config,
     socket: &std::path::Path,
     runtime: &CriRuntime,
     tasks: &Tasks,
 ) -> Result<(), NodeError> {
+    if config.runtime.pause_image.is_some() {
+        return Ok(());
+    }
     import::pause_image(socket).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     // The CRI plugin learns of the image by an event, which may come later than the import.
@@ -283,23 +314,5 @@ async fn import_images(
             ));
         }
     }
-    let (folder, socket) = (config.runtime.images_dir.clone(), socket.to_owned());
-    let problems = tasks.problems().clone();
-    tasks.spawn(Kind::Request, "image-import", async move {
-        let listed = base::tasks::blocking(move || import::archives(&folder)).await;
-        let (archives, mut refused) = listed.map_err(|e| e.to_string())?;
-        for path in archives {
-            match import::archive(&socket, &path).await {
-                Ok(names) => tracing::info!(archive = %path.display(), ?names, "images imported"),
-                Err(error) => refused.push((path, error.to_string())),
-            }
-        }
-        for (path, why) in refused {
-            let what = format!("cannot import images from {}: {why}", path.display());
-            let fix = "replace or remove the file, then restart kube-lite on this machine";
-            problems.put(&format!("images/{}", path.display()), what, fix);
-        }
-        Ok::<(), String>(())
-    });
     Ok(())
 }

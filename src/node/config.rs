@@ -109,8 +109,12 @@ pub struct RuntimeConfig {
     /// The file that `registries` was read from and that is read again when it changes; `None` for
     /// none.
     pub registries_file: Option<PathBuf>,
-    /// Directory of image archives imported at the start.
+    /// Directory of archives and lists of images, imported at the start and while the node runs.
     pub images_dir: PathBuf,
+    /// The image of sandboxes; `None` for the built-in one.
+    pub pause_image: Option<String>,
+    /// Registries whose names images of the directory also get.
+    pub extra_registries: Vec<String>,
     /// Whether several pods share one shim process (containerd ≥ 2.2): less memory, one fault
     /// domain.
     pub grouped_shims: bool,
@@ -166,6 +170,8 @@ impl Config {
             runtime: RuntimeConfig {
                 endpoint: None,
                 images_dir: data_dir.join("images"),
+                pause_image: None,
+                extra_registries: Vec::new(),
                 bin_dirs: vec![data_dir.join("bin")],
                 data_dir,
                 run_dir,

@@ -27,6 +27,7 @@ use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::objects::ReferencedObjects;
 use crate::pods::probe_metrics::ProbeMetrics;
+use crate::runtime::image_folder::PinnedImages;
 use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
@@ -67,6 +68,8 @@ pub(crate) struct RuntimeHandles {
     pub(crate) probes: Arc<ProbeMetrics>,
     /// The registries file as last read.
     pub(crate) registries: Arc<ArcSwap<Registries>>,
+    /// Images that garbage collection keeps.
+    pub(crate) pinned: PinnedImages,
     /// Limits image pulls that run at the same time.
     pub(crate) pulls: Semaphore,
 }
@@ -78,6 +81,7 @@ impl RuntimeHandles {
         operations: Arc<OperationMetrics>,
         cgroups: Cgroups,
         registries: Registries,
+        pinned: PinnedImages,
     ) -> Self {
         Self {
             cri,
@@ -86,6 +90,7 @@ impl RuntimeHandles {
             cgroups,
             probes: Arc::default(),
             registries: Arc::new(ArcSwap::from_pointee(registries)),
+            pinned,
             pulls: Semaphore::new(PULLS_MAX),
         }
     }

@@ -6,17 +6,32 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt;
 use inotify::{Event, EventMask, Inotify, WatchMask};
 
+/// A change in the single watched directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FileChange {
+    /// A file was written and closed, moved in, or linked.
+    Written(String),
+    /// A file was removed or moved away.
+    Removed(String),
+    /// Events were lost, or the directory was created or removed: it must be watched and read
+    /// again.
+    Unknown,
+}
+
 /// An inotify instance with the watched directories.
 #[derive(Debug)]
 pub(crate) struct FileWatcher {
     watches: inotify::Watches,
     events: inotify::EventStream<Vec<u8>>,
+    /// The last directory given to [`FileWatcher::watch`], and whether it existed.
+    watched: Option<(PathBuf, bool)>,
 }
 
 impl FileWatcher {
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
-        Ok(Self { watches: inotify.watches(), events: inotify.into_event_stream(vec![0; 4096])? })
+        let watches = inotify.watches();
+        Ok(Self { watches, events: inotify.into_event_stream(vec![0; 4096])?, watched: None })
     }
 
     /// Watches the directories; for a missing one, watches the nearest ancestor that exists.
@@ -31,6 +46,22 @@ impl FileWatcher {
             let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("/"));
             if let Err(error) = self.watches.add(there, mask) {
                 tracing::error!(folder = %there.display(), %error, "cannot watch directory");
+            }
+            self.watched = Some((folder.clone(), there == folder));
+        }
+    }
+
+    /// Resolves at the next change of a file in the single watched directory. Hidden files are
+    /// ignored, and so is a created file until it is closed.
+    pub(crate) async fn next_change(&mut self) -> FileChange {
+        loop {
+            let event = match self.events.next().await {
+                Some(Ok(event)) => event,
+                Some(Err(_)) | None => std::future::pending().await,
+            };
+            let Some((folder, true)) = &self.watched else { return FileChange::Unknown };
+            if let Some(change) = change_of(&event, folder) {
+                return change;
             }
         }
     }
@@ -47,6 +78,18 @@ impl FileWatcher {
     }
 }
 
+/// The change that an event of `folder` reports; `None` if it is not relevant.
+fn change_of(event: &Event<std::ffi::OsString>, folder: &Path) -> Option<FileChange> {
+    let Some(name) = &event.name else { return Some(FileChange::Unknown) };
+    if !is_relevant(event, std::slice::from_ref(&folder.to_path_buf())) {
+        return None;
+    }
+    let name = name.to_string_lossy().into_owned();
+    let gone = EventMask::DELETE | EventMask::MOVED_FROM;
+    let removed = event.mask.intersects(gone);
+    Some(if removed { FileChange::Removed(name) } else { FileChange::Written(name) })
+}
+
 /// Whether an event is relevant. A created file is not written yet, unless it is a link.
 fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -59,4 +102,47 @@ fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     }
     let is_link = |m: std::fs::Metadata| m.is_symlink() || m.nlink() > 1;
     folders.iter().any(|f| std::fs::symlink_metadata(f.join(name)).is_ok_and(is_link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn changes_name_closed_moved_and_removed_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("images");
+        let outside = directory.path().join("outside");
+        std::fs::create_dir(&folder).unwrap();
+        let mut watcher = FileWatcher::new().unwrap();
+        watcher.watch(std::slice::from_ref(&folder));
+        let written = |name: &str| FileChange::Written(name.to_owned());
+        // Open, and so incomplete: no change.
+        let open = std::fs::File::create(folder.join("open.tar")).unwrap();
+        std::fs::write(folder.join(".hidden"), "x").unwrap();
+        std::fs::write(folder.join("a.tar"), "x").unwrap();
+        assert_eq!(watcher.next_change().await, written("a.tar"));
+        std::fs::write(&outside, "x").unwrap();
+        std::fs::rename(&outside, folder.join("b.tar")).unwrap();
+        assert_eq!(watcher.next_change().await, written("b.tar"));
+        std::os::unix::fs::symlink(&outside, folder.join("c.tar")).unwrap();
+        assert_eq!(watcher.next_change().await, written("c.tar"));
+        drop(open);
+        assert_eq!(watcher.next_change().await, written("open.tar"));
+        std::fs::remove_file(folder.join("a.tar")).unwrap();
+        assert_eq!(watcher.next_change().await, FileChange::Removed("a.tar".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_created_later_must_be_watched_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("images");
+        let mut watcher = FileWatcher::new().unwrap();
+        watcher.watch(std::slice::from_ref(&folder));
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(watcher.next_change().await, FileChange::Unknown);
+        watcher.watch(std::slice::from_ref(&folder));
+        std::fs::write(folder.join("a.tar"), "x").unwrap();
+        assert_eq!(watcher.next_change().await, FileChange::Written("a.tar".to_owned()));
+    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod containerd;
 pub(crate) mod cri;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(crate) mod image_folder;
 pub(crate) mod images;
 pub(crate) mod netns;
 pub(crate) mod oci_runtime;

@@ -12,7 +12,6 @@ use crate::events;
 use crate::machine;
 use crate::pods::table::PodTable;
 use crate::runtime::RuntimeError;
-use crate::runtime::images::pause;
 
 /// An image is kept for this long after it was first listed (kubelet's `imageMinimumGCAge`).
 const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
@@ -165,7 +164,7 @@ async fn unused_images(
     }
     let is_used = |i: &cri::Image| {
         let mut names = i.repo_tags.iter().chain(&i.repo_digests);
-        used.contains(&i.id) || names.any(|n| used.contains(n) || n == pause::IMAGE)
+        used.contains(&i.id) || names.any(|n| used.contains(n) || runtime.pinned.contains(n))
     };
     Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
 }

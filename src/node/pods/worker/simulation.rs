@@ -29,6 +29,7 @@ use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
+use crate::runtime::image_folder::PinnedImages;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
 
@@ -81,6 +82,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
             Arc::default(),
             cgroups,
             registries,
+            PinnedImages::default(),
         ),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
         caches: NodeCaches::new(&client, tasks, BTreeMap::new()).await,

@@ -25,7 +25,7 @@ pub(crate) fn normalize(reference: &str) -> String {
 }
 
 /// Splits off the suffix, which begins with `:` or `@` or is empty.
-fn split(reference: &str) -> (&str, &str) {
+pub(crate) fn split(reference: &str) -> (&str, &str) {
     let at = reference.find('@').unwrap_or(reference.len());
     let slash = reference[..at].rfind('/').map_or(0, |i| i + 1);
     let end = reference[slash..at].find(':').map_or(at, |i| slash + i);

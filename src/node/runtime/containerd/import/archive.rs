@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use proto::containerd::types::Descriptor;
 use serde::Deserialize;
 
 use super::contents::{ArchiveContents, ArchiveImage, Blob, BlobSource, descriptor};
+use super::decompress;
 use crate::digest::{sha256, sha256_of};
 use crate::runtime::images::{name, tarball};
 
@@ -22,35 +24,12 @@ fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
-/// A decompressed copy, removed when dropped.
-#[derive(Debug)]
-pub(crate) struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Reads the contents of an archive; the second value must live until the blobs are stored.
-pub(crate) fn open(path: &Path) -> io::Result<(ArchiveContents, Option<Temporary>)> {
-    let mut file = File::open(path)?;
-    let mut magic = [0; 4];
-    file.read_exact(&mut magic)?;
-    file.seek(SeekFrom::Start(0))?;
-    let mut temporary = None;
-    let mut plain = path.to_owned();
-    if magic[..2] == [0x1f, 0x8b] {
-        plain = path.with_extension("unpacked");
-        let mut copy = File::create(&plain)?;
-        temporary = Some(Temporary(plain.clone()));
-        io::copy(&mut flate2::read::MultiGzDecoder::new(file), &mut copy)?;
-        file = File::open(&plain)?;
-    } else if magic == [0x28, 0xb5, 0x2f, 0xfd] {
-        return Err(invalid("zstd archives are not supported; decompress it with `zstd -d`"));
-    }
+/// Reads the contents of an archive. A compressed one is decompressed into a nameless file in the
+/// directory `scratch`, of at most `room` bytes.
+pub(crate) fn open(path: &Path, scratch: &Path, room: u64) -> io::Result<ArchiveContents> {
+    let mut file = decompress::open(path, scratch, room)?;
     let entries = tarball::index(&mut file)?.into_iter().map(|e| (e.name.clone(), e)).collect();
-    let mut archive = Archive { file, path: plain, entries, visited: HashSet::new() };
+    let mut archive = Archive { file: Arc::new(file), entries, visited: HashSet::new() };
     let mut contents = ArchiveContents::default();
     if archive.entries.contains_key("index.json") {
         archive.layout(&mut contents)?;
@@ -61,7 +40,10 @@ pub(crate) fn open(path: &Path) -> io::Result<(ArchiveContents, Option<Temporary
             "contains neither index.json (OCI layout) nor manifest.json (docker save)",
         ));
     }
-    Ok((contents, temporary))
+    if contents.images.iter().all(|image| image.names.is_empty()) {
+        return Err(invalid("contains no image that has a name and is complete"));
+    }
+    Ok(contents)
 }
 
 #[derive(Deserialize)]
@@ -94,8 +76,7 @@ struct DockerImage {
 }
 
 struct Archive {
-    file: File,
-    path: PathBuf,
+    file: Arc<File>,
     entries: BTreeMap<String, tarball::TarEntry>,
     visited: HashSet<String>,
 }
@@ -110,14 +91,15 @@ impl Archive {
         if entry.size > JSON_MAX {
             return Err(invalid(format!("{name} is larger than {JSON_MAX} bytes")));
         }
-        self.file.seek(SeekFrom::Start(entry.offset))?;
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(entry.offset))?;
         let mut data = Vec::new();
-        self.file.by_ref().take(entry.size).read_to_end(&mut data)?;
+        file.take(entry.size).read_to_end(&mut data)?;
         Ok(data)
     }
 
     fn source(&self, entry: &tarball::TarEntry) -> BlobSource {
-        BlobSource::File { path: self.path.clone(), offset: entry.offset }
+        BlobSource::File { archive: Arc::clone(&self.file), offset: entry.offset }
     }
 
     fn layout(&mut self, contents: &mut ArchiveContents) -> io::Result<()> {
@@ -213,11 +195,13 @@ impl Archive {
     /// Reads a file of the archive as a blob; a compressed layer is detected by its magic number.
     fn blob(&mut self, name: &str, media_type: &str) -> io::Result<Blob> {
         let entry = self.entry(name)?;
-        self.file.seek(SeekFrom::Start(entry.offset))?;
-        let digest = sha256_of(self.file.by_ref().take(entry.size))?;
-        self.file.seek(SeekFrom::Start(entry.offset))?;
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(entry.offset))?;
+        let digest = sha256_of(file.take(entry.size))?;
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(entry.offset))?;
         let mut magic = Vec::new();
-        self.file.by_ref().take(entry.size.min(2)).read_to_end(&mut magic)?;
+        file.take(entry.size.min(2)).read_to_end(&mut magic)?;
         let media_type = if magic == [0x1f, 0x8b] {
             format!("{media_type}+gzip")
         } else {
@@ -248,7 +232,7 @@ mod tests {
             ]),
         )
         .unwrap();
-        let (contents, _) = open(&path).unwrap();
+        let contents = open(&path, directory.path(), 0).unwrap();
         assert_eq!(contents.images[0].names, ["docker.io/library/busybox:1"]);
         assert_eq!(contents.blobs.len(), 3);
         assert_eq!(contents.blobs[2].children, [sha256(config), sha256(layer)]);
@@ -276,12 +260,18 @@ mod tests {
             ]),
         )
         .unwrap();
-        let (contents, _) = open(&path).unwrap();
+        let contents = open(&path, directory.path(), 0).unwrap();
         assert_eq!(contents.images[0].names, ["r.io/a:2"]);
         let order: Vec<&str> =
             contents.blobs.iter().map(|b| b.descriptor.digest.as_str()).collect();
         assert_eq!(order, [sha256(config), sha256(layer), sha256(manifest.as_bytes())]);
         std::fs::write(&path, tarball::write(&[("x", 0o644, b"")])).unwrap();
-        assert!(open(&path).unwrap_err().to_string().contains("neither index.json"));
+        let error = open(&path, directory.path(), 0).unwrap_err().to_string();
+        assert!(error.contains("neither index.json"), "{error}");
+        // Only the index was written so far: its manifest is missing.
+        let text = index.as_bytes();
+        std::fs::write(&path, tarball::write(&[("index.json", 0o644, text)])).unwrap();
+        let error = open(&path, directory.path(), 0).unwrap_err().to_string();
+        assert!(error.contains("contains no image that has a name"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! The blobs and images of an archive, in the order in which containerd must store them.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::containerd::types::Descriptor;
@@ -9,7 +10,11 @@ use proto::containerd::types::Descriptor;
 #[derive(Debug, Clone)]
 pub(crate) enum BlobSource {
     Bytes(Bytes),
-    File { path: PathBuf, offset: u64 },
+    /// The archive, which stays the same file if another one gets its name meanwhile.
+    File {
+        archive: Arc<File>,
+        offset: u64,
+    },
 }
 
 /// One blob to store, with the digests of its references.
