@@ -145,7 +145,10 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     let servers = link.server_lines();
     let client = clients.node.clone();
     status::serve(machine, cluster.backend, client, servers, Arc::clone(&runtime), tasks)?;
-    let kubelet_api = machine.kubelet_api(claim, Arc::new(tls));
+    let (servers, client) = (Arc::clone(&certs.servers), Arc::clone(&certs.kubelet_client));
+    let peers = tls::following_client(servers, Some(client), &["http/1.1"])
+        .map_err(|e| DATA_DIR.error(e))?;
+    let kubelet_api = machine.kubelet_api(claim, Arc::new(tls), Arc::new(peers));
     machine.start(kubelet_api, &cluster, clients, runtime, sender, tasks);
     renewal::start(config, joined, certs, addresses, &link, !is_new, tasks)
 }

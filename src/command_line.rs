@@ -19,8 +19,8 @@ mod unsupported;
 pub use args::{
     AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
     Command, ComponentArgs, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs,
-    EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MetricsArgs, MigrateArgs,
-    NodeArgs,
+    EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs, ImageArgs, ListArgs, Lookup, MetricsArgs,
+    MigrateArgs, NodeArgs,
     RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
     SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
     command,

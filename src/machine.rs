@@ -3,6 +3,7 @@
 
 mod excluded_endpoints;
 mod flags;
+mod images;
 mod name;
 mod proxy_args;
 
@@ -18,6 +19,7 @@ use client::Client;
 use settings::ClusterSettings;
 use tokio::sync::watch;
 
+use self::images::ImageConfig;
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
 use crate::error_catalogue::{
     BAD_VALUE, CatalogueEntry, CommandError, DATA_DIR, DATA_DIR_LOCKED, NO_WIREGUARD, NODE_RUNS,
@@ -73,8 +75,8 @@ pub struct Machine {
     pub resource_usage: node::ResourceUsage,
     /// How long pods may take to terminate then.
     pub shutdown_grace: node::ShutdownGracePeriod,
-    /// Registries at the start.
-    registries: node::runtime::registries::Registries,
+    /// Images, registries and runtimes.
+    images: ImageConfig,
     /// The variable `PATH`.
     pub path: String,
     /// Address of the service proxy's `/healthz`.
@@ -190,10 +192,6 @@ impl Machine {
         } else {
             args.node_ip.clone()
         };
-        if args.grouped_shims && args.container_runtime_endpoint.is_some() {
-            let why = "needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
-            return Err(invalid_flag("grouped-shims", "true", why));
-        }
         let backend = match &args.flannel_backend {
             Some(text) => Some(text.parse().map_err(|e| invalid_flag("flannel-backend", text, e))?),
             None => None,
@@ -202,14 +200,11 @@ impl Machine {
         if !data_dir.is_absolute() {
             return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
         }
-        let registries = node::runtime::registries::load(&args.private_registry)
-            .map_err(|e| invalid_flag("private-registry", args.private_registry.display(), e))?
-            .without_default(args.disable_default_registry_endpoint);
-        if args.container_runtime_endpoint.is_some()
-            && registries != node::runtime::registries::Registries::default()
-        {
-            let why = "configures kube-lite's own containerd, but --container-runtime-endpoint names another runtime";
-            return Err(invalid_flag("private-registry", args.private_registry.display(), why));
+        let images = ImageConfig::new(&args)?;
+        let mut without_effect = general.without_effect.clone();
+        if args.images.prefer_bundled_bin {
+            let why = "programs in the directory bin of the data directory are always preferred";
+            without_effect.push(format!("--prefer-bundled-bin: {why}"));
         }
         let listen = listen_ip(args.bind_address, &node_ips);
         let port = args.proxy_healthz_port;
@@ -218,7 +213,7 @@ impl Machine {
         let mut without_effect = general.without_effect.clone();
         without_effect.append(&mut proxy.without_effect);
         Ok(Self {
-            registries,
+            images,
             listen,
             proxy_healthz: proxy.healthz.unwrap_or(default),
             labels: flags::labels(&args.node_label)?,
@@ -329,14 +324,15 @@ impl Machine {
         net::check_support(backend).map_err(|lacks| NO_WIREGUARD.error(lacks))
     }
 
-    /// The kubelet API on the port that `claim` holds.
+    /// The kubelet API on the port that `claim` holds; `peers` is TLS to those of other nodes.
     pub(crate) fn kubelet_api(
         &self,
         claim: &NodeClaim,
         tls: Arc<rustls::ServerConfig>,
+        peers: Arc<rustls::ClientConfig>,
     ) -> node::KubeletApiConfig {
         let listener = Arc::clone(&claim.kubelet);
-        node::KubeletApiConfig { listener, port: self.args.kubelet_port, tls }
+        node::KubeletApiConfig { listener, port: self.args.kubelet_port, tls, peers }
     }
 
     /// Starts the pod network and the node agent, each with its own client. `runtime` is set once
@@ -352,6 +348,7 @@ impl Machine {
     ) {
         let mut agent = self.agent(cluster);
         agent.kubelet_api = Some(kubelet_api);
+        agent.nodes = Some(clients.network.clone());
         agent.addresses = addresses.subscribe();
         let network = self.network(cluster, addresses);
         if let Err(error) = name::record(&self.directory(), &self.node_name) {
@@ -449,15 +446,11 @@ impl Machine {
         agent.cluster_dns.clone_from(&cluster.cluster_dns);
         agent.cluster_domain.clone_from(&cluster.cluster_domain);
         agent.resolv_conf.clone_from(&args.resolv_conf);
-        agent.runtime.endpoint = args
-            .container_runtime_endpoint
-            .as_deref()
-            .map(|e| e.trim_start_matches("unix://").into());
+        agent.runtime.endpoint = args.container_runtime_endpoint.as_deref().map(images::socket);
         agent.runtime.grouped_shims = args.grouped_shims;
         agent.hardened = self.is_hardened();
         agent.runtime.short_streams = self.is_hardened();
-        agent.runtime.registries.clone_from(&self.registries);
-        agent.runtime.registries_file = Some(args.private_registry.clone());
+        self.images.apply(&mut agent.runtime, args, cluster);
         agent.runtime.images_dir = directory.join("images");
         agent.runtime.bin_dirs = vec![self.data_dir.join("bin")];
         agent.runtime.path.clone_from(&self.path);

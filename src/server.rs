@@ -170,9 +170,10 @@ fn start_node(
         answering: tokio::sync::watch::channel(true).1,
     };
     let (tls, cert) = node::tls(config, plane)?;
+    let peers = node::peer_tls(plane)?;
     let sender = config.machine.addresses();
     let addresses = sender.subscribe();
-    let kubelet_api = config.machine.kubelet_api(claim, tls);
+    let kubelet_api = config.machine.kubelet_api(claim, tls, peers);
     config.machine.start(kubelet_api, &config.cluster, clients, runtime, sender, tasks);
     Ok((cert, addresses))
 }

@@ -13,6 +13,7 @@ mod datastore;
 mod encrypt;
 mod manifests;
 mod metrics;
+mod images;
 mod node;
 mod s3;
 mod snapshot;
@@ -20,6 +21,7 @@ mod token;
 
 pub(crate) use self::cluster::ClusterArgs;
 pub(crate) use self::manifests::ManifestArgs;
+pub(crate) use self::images::RegistryArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
@@ -28,6 +30,7 @@ pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use metrics::MetricsArgs;
+pub use images::ImageArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{

@@ -23,11 +23,13 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("datastore-certfile", "DATASTORE_CERTFILE"),
     ("datastore-keyfile", "DATASTORE_KEYFILE"),
     ("cluster-init", "CLUSTER_INIT"),
+    ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
+    ("embedded-registry-port", "P2P_PORT"),
+    ("embedded-registry-latest", "P2P_ENABLE_LATEST"),
     // Flags of k3s that are refused or have no effect.
     ("lb-server-port", "LB_SERVER_PORT"),
     ("write-kubeconfig-group", "KUBECONFIG_GROUP"),
     ("selinux", "SELINUX"),
-    ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
     ("rootless", "ROOTLESS"),
     ("vpn-auth", "VPN_AUTH"),
     ("vpn-auth-file", "VPN_AUTH_FILE"),
@@ -37,7 +39,14 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
 const OLD_VARIABLES: &[(&str, &str)] = &[("token", "CLUSTER_SECRET")];
 
 /// Variables that take a boolean in any form of Go's `strconv.ParseBool`, as k3s reads them.
-const BOOLEANS: [&str; 5] = ["debug", "cluster-init", "cluster-reset", "selinux", "rootless"];
+const BOOLEANS: [&str; 6] = [
+    "debug",
+    "cluster-init",
+    "cluster-reset",
+    "embedded-registry-latest",
+    "selinux",
+    "rootless",
+];
 
 /// Variables after `KUBE_LITE_` that are not flags: for the log, the service file and install.sh.
 const NOT_FLAGS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];

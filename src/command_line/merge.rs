@@ -227,7 +227,6 @@ mod tests {
             ("K3S_SELINUX", "true"),
             ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush"),
             ("K3S_KUBECONFIG_GROUP", "adm"),
-            ("K3S_SYSTEM_DEFAULT_REGISTRY", "r.example"),
         ] {
             let refused = server(&[file], &[(name, value)]).unwrap_err();
             let want = format!("error[KL0102]: {name} is not supported: ");
@@ -235,6 +234,16 @@ mod tests {
             assert!(agent(&[], &[(name, "")]).is_ok(), "{name}");
         }
         assert!(server(&[file], &[("K3S_SELINUX", "false")]).is_ok());
+        let variables = [
+            ("K3S_SYSTEM_DEFAULT_REGISTRY", "r.example"),
+            ("K3S_P2P_PORT", "5002"),
+            ("K3S_P2P_ENABLE_LATEST", "1"),
+        ];
+        let args = server(&[file], &variables).unwrap();
+        let registry = args.cluster.registry.system_default_registry;
+        assert_eq!(registry.as_deref(), Some("r.example"));
+        assert_eq!(args.node.images.embedded_registry_port, 5002);
+        assert!(args.node.images.embedded_registry_latest);
         // An agent ignores variables of the server.
         assert!(agent(&[], &[("K3S_CLUSTER_INIT", "true")]).is_ok());
     }

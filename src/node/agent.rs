@@ -1,12 +1,13 @@
 //! Wires the node agent together and starts its tasks.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
+use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
 use client::{Client, Informer, Informers};
@@ -19,6 +20,7 @@ use crate::events;
 use crate::eviction;
 use crate::eviction::pressure;
 use crate::housekeeping;
+use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -65,6 +67,10 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     create_directories(&config)?;
     let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
     let runtime = CriRuntime::new(&socket).with_problems(tasks.problems());
+    let runtime = match &config.runtime.image_endpoint {
+        Some(endpoint) => runtime.with_image_service(endpoint),
+        None => runtime,
+    };
     let version = wait_for(&runtime, &tasks).await?;
     let oci_runtime = oci_runtime.map(|e| format!(" with {e}")).unwrap_or_default();
     let _ = config
@@ -85,17 +91,22 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
     let operations = Arc::clone(runtime.operations());
-    let registries = config.runtime.registries.clone();
+    let registries = Arc::new(ArcSwap::from_pointee(config.runtime.registries.clone()));
+    let mut handles = RuntimeHandles::new(
+        Arc::new(runtime),
+        version,
+        operations,
+        cgroups,
+        registries,
+        PinnedImages::new(config.runtime.pause_image.as_deref().unwrap_or(pause::IMAGE)),
+    );
+    if containerd.is_some() {
+        let registry = image_registry(&config, &handles, &socket, &tasks);
+        handles.image_registry = Some(registry);
+    }
     let node = Arc::new(Node {
         tasks: tasks.clone(),
-        runtime: RuntimeHandles::new(
-            Arc::new(runtime),
-            version,
-            operations,
-            cgroups,
-            registries,
-            PinnedImages::new(config.runtime.pause_image.as_deref().unwrap_or(pause::IMAGE)),
-        ),
+        runtime: handles,
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches: NodeCaches::new(&client, &tasks, allocatable).await,
         identity: NodeIdentity { config, machine, features },
@@ -168,13 +179,39 @@ fn spawn_status(node: &Arc<Node>, client: Client) {
     node.tasks.spawn(Kind::Critical, "node-status", own);
 }
 
-/// Starts the task that follows the registries file of the supervised containerd.
+/// The registry on the loopback interface, which also serves other nodes.
+fn image_registry(
+    config: &Config,
+    runtime: &RuntimeHandles,
+    socket: &Path,
+    tasks: &Tasks,
+) -> Arc<ImageRegistry> {
+    let options = config.runtime.registries.options();
+    let registry = RegistryConfig {
+        port: options.port,
+        embedded: options.embedded,
+        latest: config.runtime.share_latest,
+        peer_tls: config.kubelet_api.as_ref().map(|api| Arc::clone(&api.peers)),
+    };
+    let registries = Arc::clone(&runtime.registries);
+    let peers = Peers::new(config.nodes.clone(), &config.node_name);
+    ImageRegistry::new(registry, registries, socket, peers, tasks.clone())
+}
+
+/// Starts the tasks that follow the registries file of the supervised containerd and serve its
+/// images.
 fn spawn_registries(node: &Arc<Node>) {
     let config = &node.identity.config.runtime;
+    let (sender, changed) = watch::channel(());
+    if let Some(registry) = &node.runtime.image_registry {
+        let serve = Arc::clone(registry).run(changed);
+        node.tasks.spawn(Kind::Critical, "image-registry", serve);
+    }
     let follow = registries::watch_file(
         Arc::clone(&node.runtime.registries),
         config.registries_file.clone(),
         registries_dir(config),
+        sender,
         node.tasks.problems().clone(),
         node.tasks.shutdown().clone(),
     );
@@ -292,7 +329,7 @@ async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion,
 /// Imports the built-in pause image, unless another one is configured.
 async fn import_pause_image(
     config: &Config,
-    socket: &std::path::Path,
+    socket: &Path,
     runtime: &CriRuntime,
     tasks: &Tasks,
 ) -> Result<(), NodeError> {

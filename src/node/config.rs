@@ -8,8 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
+use client::Client;
 use tokio::sync::watch;
 
+use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
 
@@ -76,6 +78,9 @@ pub struct Config {
     pub hardened: bool,
     /// The kubelet API; `None` disables it.
     pub kubelet_api: Option<KubeletApiConfig>,
+    /// A client that may list all Nodes, whose images this node pulls; a node's own client may not.
+    /// `None` if it pulls from registries only.
+    pub nodes: Option<Client>,
     /// The signal that ends the pods before the machine is switched off.
     pub machine_shutdown: crate::MachineShutdown,
     /// The grace period of the pods at a shutdown of the machine.
@@ -115,6 +120,18 @@ pub struct RuntimeConfig {
     pub pause_image: Option<String>,
     /// Registries whose names images of the directory also get.
     pub extra_registries: Vec<String>,
+    /// How layers are mounted; `None` for overlayfs where the kernel allows it, else copies.
+    pub snapshotter: Option<Snapshotter>,
+    /// The CRI socket for images; `None` for that of the runtime.
+    pub image_endpoint: Option<PathBuf>,
+    /// The runtime of pods without a RuntimeClass; `None` for runc.
+    pub default_runtime: Option<String>,
+    /// Whether devices belong to the user and group of a container's security context.
+    pub nonroot_devices: bool,
+    /// Ranges and domains that containerd reaches without a proxy.
+    pub no_proxy: Vec<String>,
+    /// Whether the embedded registry shares the tag `latest`.
+    pub share_latest: bool,
     /// Whether several pods share one shim process (containerd ≥ 2.2): less memory, one fault
     /// domain.
     pub grouped_shims: bool,
@@ -132,6 +149,8 @@ pub struct KubeletApiConfig {
     pub port: u16,
     /// Certificate, key and the CA that verifies client certificates.
     pub tls: Arc<rustls::ServerConfig>,
+    /// TLS to the kubelet APIs of other nodes, with a client certificate of this machine.
+    pub peers: Arc<rustls::ClientConfig>,
 }
 
 impl std::fmt::Debug for KubeletApiConfig {
@@ -172,6 +191,12 @@ impl Config {
                 images_dir: data_dir.join("images"),
                 pause_image: None,
                 extra_registries: Vec::new(),
+                snapshotter: None,
+                image_endpoint: None,
+                default_runtime: None,
+                nonroot_devices: false,
+                no_proxy: Vec::new(),
+                share_latest: false,
                 bin_dirs: vec![data_dir.join("bin")],
                 data_dir,
                 run_dir,
@@ -196,6 +221,7 @@ impl Config {
             status_interval: Duration::from_secs(300),
             hardened: false,
             kubelet_api: None,
+            nodes: None,
             machine_shutdown: crate::MachineShutdown::default(),
             shutdown_grace: crate::ShutdownGracePeriod {
                 total: Duration::ZERO,

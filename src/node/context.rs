@@ -23,6 +23,7 @@ use crate::credentials::tokens::Tokens;
 use crate::credentials::trust_bundles::TrustBundles;
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::NodePressure;
+use crate::image_registry::ImageRegistry;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::objects::ReferencedObjects;
@@ -68,6 +69,8 @@ pub(crate) struct RuntimeHandles {
     pub(crate) probes: Arc<ProbeMetrics>,
     /// The registries file as last read.
     pub(crate) registries: Arc<ArcSwap<Registries>>,
+    /// The registry of this node; `None` with a runtime that the agent does not supervise.
+    pub(crate) image_registry: Option<Arc<ImageRegistry>>,
     /// Images that garbage collection keeps.
     pub(crate) pinned: PinnedImages,
     /// Limits image pulls that run at the same time.
@@ -80,7 +83,7 @@ impl RuntimeHandles {
         version: RuntimeVersion,
         operations: Arc<OperationMetrics>,
         cgroups: Cgroups,
-        registries: Registries,
+        registries: Arc<ArcSwap<Registries>>,
         pinned: PinnedImages,
     ) -> Self {
         Self {
@@ -89,7 +92,8 @@ impl RuntimeHandles {
             operations,
             cgroups,
             probes: Arc::default(),
-            registries: Arc::new(ArcSwap::from_pointee(registries)),
+            registries,
+            image_registry: None,
             pinned,
             pulls: Semaphore::new(PULLS_MAX),
         }

@@ -16,6 +16,27 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(&ring::digest::digest(&ring::digest::SHA256, bytes))
 }
 
+/// A digest of data that arrives in parts.
+pub(crate) struct Sha256(ring::digest::Context);
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self(ring::digest::Context::new(&ring::digest::SHA256))
+    }
+}
+
+impl Sha256 {
+    /// Adds a part.
+    pub(crate) fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// `sha256:…` of all parts.
+    pub(crate) fn finish(self) -> String {
+        hex(&self.0.finish())
+    }
+}
+
 /// `sha256:…` of everything that `reader` yields.
 pub(crate) fn sha256_of(mut reader: impl Read) -> io::Result<String> {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);

@@ -32,3 +32,14 @@ pub(crate) fn tls(
         tls::verifying_server(serving, &client_ca, &["http/1.1"]).map_err(|e| DATA_DIR.error(e))?;
     Ok((Arc::new(tls), cert))
 }
+
+/// TLS to the kubelet APIs of other nodes, whose images this node pulls. This machine presents the
+/// certificate with which its API server reaches kubelets.
+///
+/// # Errors
+/// A CA that cannot be used.
+pub(crate) fn peer_tls(plane: &ControlPlane) -> Result<Arc<rustls::ClientConfig>, CommandError> {
+    let (ca, client) = (plane.certs.server_ca().bundle(), Arc::clone(&plane.certs.kubelet_client));
+    let tls = tls::client(&ca, Some(client), &["http/1.1"]).map_err(|e| DATA_DIR.error(e))?;
+    Ok(Arc::new(tls))
+}

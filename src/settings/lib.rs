@@ -38,6 +38,12 @@ pub struct ClusterSettings {
     /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_mtu: Option<u32>,
+    /// Whether nodes pull images from each other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub embedded_registry: bool,
+    /// The registry for the pause image and for the names of imported images, if one is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_default_registry: Option<String>,
     /// Addresses of the servers' API, `host:port`.
     #[serde(default)]
     pub servers: Vec<String>,
@@ -56,6 +62,8 @@ impl Default for ClusterSettings {
             network_policies: true,
             backend: Backend::default(),
             pod_mtu: None,
+            embedded_registry: false,
+            system_default_registry: None,
             servers: Vec::new(),
         }
     }
@@ -74,6 +82,11 @@ impl ClusterSettings {
             ("network policies", self.network_policies != other.network_policies),
             ("overlay", self.backend != other.backend),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
+            ("embedded registry", self.embedded_registry != other.embedded_registry),
+            (
+                "system default registry",
+                self.system_default_registry != other.system_default_registry,
+            ),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -133,5 +146,14 @@ mod tests {
         let text = serde_json::to_string(&narrow).unwrap();
         assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), narrow);
         assert_eq!(settings.differences(&narrow), ["MTU of pods"]);
+        let shared = ClusterSettings {
+            embedded_registry: true,
+            system_default_registry: Some("r.io:5000".into()),
+            ..settings.clone()
+        };
+        let text = serde_json::to_string(&shared).unwrap();
+        assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), shared);
+        let differences = settings.differences(&shared);
+        assert_eq!(differences, ["embedded registry", "system default registry"]);
     }
 }

@@ -89,6 +89,8 @@ const NODE: Floors = &[
         "volumes::mounts",
         "status::not_ready",
         "runtime::registries::config",
+        "runtime::registries::rewrite",
+        "runtime::containerd::snapshotter",
     ],
     &["config"],
     &["runtime"],
@@ -112,7 +114,7 @@ const NODE: Floors = &[
         "eviction::ranking",
     ],
     // What pods need from the API server, and where they come from besides it.
-    &["credentials", "static_pods", "status::writer", "context::labels"],
+    &["credentials", "static_pods", "status::writer", "context::labels", "image_registry"],
     // The handles and caches that tasks share.
     &["context"],
     // The parts of a pod's life.

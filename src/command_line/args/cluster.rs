@@ -3,6 +3,8 @@
 use clap::Args;
 use settings::ClusterSettings;
 
+use super::RegistryArgs;
+
 /// Flags that set a field of [`ClusterSettings`].
 #[derive(Debug, Args, Clone)]
 pub struct ClusterArgs {
@@ -19,6 +21,8 @@ pub struct ClusterArgs {
         value_name = "BYTES", help_heading = "Networking",
         value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub pod_mtu: Option<u32>,
+    #[command(flatten)]
+    pub registry: RegistryArgs,
 }
 
 impl ClusterArgs {
@@ -27,5 +31,6 @@ impl ClusterArgs {
         settings.proxy = !self.disable_kube_proxy;
         settings.network_policies = !self.disable_network_policy;
         settings.pod_mtu = self.pod_mtu;
+        self.registry.apply(settings);
     }
 }

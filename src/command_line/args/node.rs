@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::ImageArgs;
+
 /// Flags of servers and agents that do not concern the node.
 #[derive(Debug, Args, Clone)]
 pub struct GeneralArgs {
@@ -83,6 +85,8 @@ pub struct NodeArgs {
     /// Pull only from the configured mirrors, never from the registry itself
     #[arg(long, help_heading = "Node")]
     pub disable_default_registry_endpoint: bool,
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Time for pods to terminate when the machine shuts down; 0 disables graceful shutdown
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
     pub shutdown_grace_period: String,

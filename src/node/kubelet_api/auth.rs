@@ -29,6 +29,13 @@ pub(super) struct User {
     extra: BTreeMap<String, Vec<String>>,
 }
 
+impl User {
+    /// Whether it is a node, as the node authorizer recognizes it.
+    pub(super) fn is_node(&self) -> bool {
+        self.name.starts_with("system:node:") && self.groups.iter().any(|g| g == "system:nodes")
+    }
+}
+
 /// The user of a connection's client certificate, if it has one.
 #[derive(Debug, Clone)]
 pub(super) struct CertificateUser(pub(super) Option<User>);

@@ -54,6 +54,8 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
         router = router.route(path, methods.clone()).route(&format!("{path}/"), methods);
     }
     router
+        .route("/v2/", any(image))
+        .route("/v2/{*path}", any(image))
         .route("/logs/", any(system_log))
         .route("/logs/{*path}", any(system_log))
         .fallback(async || text_response(StatusCode::NOT_FOUND, "404 page not found\n"))
@@ -83,10 +85,27 @@ async fn authorize(
             return text_response(StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
         }
     };
-    if let Err(refusal) = api.auth.authorize(&user, request.method(), request.uri().path()).await {
+    let path = request.uri().path();
+    if path.starts_with("/v2/") && user.is_node() {
+        return next.run(request).await;
+    }
+    if let Err(refusal) = api.auth.authorize(&user, request.method(), path).await {
         return refusal.into_response();
     }
     next.run(request).await
+}
+
+/// Images of this node for other nodes; see [`crate::image_registry`].
+async fn image(
+    State(api): Api,
+    method: Method,
+    uri: http::Uri,
+    headers: http::HeaderMap,
+) -> Response<Body> {
+    match &api.node.runtime.image_registry {
+        Some(registry) => registry.handle_peer(&method, &uri, &headers).await,
+        None => text_response(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
 }
 
 async fn healthz() -> Response<Body> {

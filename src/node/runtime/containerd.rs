@@ -4,11 +4,14 @@
 //! Containers survive its restart, and it survives a restart of the agent, which then adopts it.
 
 pub(crate) mod config;
+mod environment;
 pub(crate) mod events;
 pub(crate) mod find;
+mod handlers;
 pub(crate) mod import;
 pub(crate) mod pins;
 mod results;
+pub(crate) mod snapshotter;
 pub(crate) mod supervise;
 #[cfg(test)]
 mod tests;

@@ -54,6 +54,13 @@ pub(crate) struct CriRuntime {
 }
 
 impl CriRuntime {
+    /// Uses another socket for images.
+    pub(crate) fn with_image_service(self, socket: &Path) -> Self {
+        let images =
+            ImageServiceClient::new(channel(socket)).max_decoding_message_size(MESSAGE_MAX);
+        Self { images, ..self }
+    }
+
     /// Reports sandboxes that cannot be stopped or removed to `problems`.
     pub(crate) fn with_problems(self, problems: &base::Problems) -> Self {
         Self { problems: problems.clone(), ..self }

@@ -81,7 +81,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
             version,
             Arc::default(),
             cgroups,
-            registries,
+            Arc::new(arc_swap::ArcSwap::from_pointee(registries)),
             PinnedImages::default(),
         ),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),

@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use crate::config::RuntimeConfig;
 use crate::runtime::containerd::find::RuntimePrograms;
+use crate::runtime::containerd::handlers::RuntimeHandler;
+use crate::runtime::containerd::snapshotter::{FUSE_SOCKET, Snapshotter};
 use crate::runtime::images::pause;
 
 /// Properties of the machine that affect the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MachineTraits {
-    /// Whether layers are mounted with overlayfs or copied (`native`).
-    pub(crate) overlay: bool,
+    /// How layers are mounted.
+    pub(crate) snapshotter: Snapshotter,
     /// Whether the kernel rejects OOM scores below that of the process (unprivileged or nested
     /// machines).
     pub(crate) restrict_oom_score: bool,
@@ -51,6 +53,10 @@ const DISABLED_PLUGINS_2: &[&str] = &[
 /// namespace below it can be removed.
 const NETNS: &str = "netns_mounts_under_state_dir = true";
 
+/// The runtime of pods without a RuntimeClass, unless another one is configured. Its program is the
+/// OCI runtime that was found.
+pub(crate) const RUNC: &str = "runc";
+
 /// Formats a TOML basic string.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
@@ -79,11 +85,49 @@ pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
     config.data_dir.join("certs.d")
 }
 
-/// Renders the configuration file.
+/// The tables of the runtimes: runc, and those that are installed besides it.
+fn runtimes(
+    config: &RuntimeConfig,
+    binaries: &RuntimePrograms,
+    handlers: &[RuntimeHandler],
+) -> String {
+    let (major, _) = binaries.version;
+    let plugin =
+        if major >= 2 { "io.containerd.cri.v1.runtime" } else { "io.containerd.grpc.v1.cri" };
+    let mut out = String::new();
+    let mut put = |name: &str, runtime_type: &str, grouped: bool, program: Option<&Path>| {
+        let _ = writeln!(
+            out,
+            "[plugins.\"{plugin}\".containerd.runtimes.{name}]\n  runtime_type = {}",
+            quoted(runtime_type)
+        );
+        if grouped {
+            out.push_str("  pod_annotations = [\"io.containerd.runc.v2.group\"]\n");
+        }
+        if let Some(program) = program {
+            let _ = writeln!(
+                out,
+                "[plugins.\"{plugin}\".containerd.runtimes.{name}.options]\n  BinaryName = {}\n  \
+                 SystemdCgroup = false",
+                path(program)
+            );
+        }
+    };
+    put(RUNC, "io.containerd.runc.v2", config.grouped_shims, Some(&binaries.oci_runtime));
+    for handler in handlers {
+        put(handler.name, &handler.runtime_type, false, handler.oci_runtime.as_deref());
+    }
+    out
+}
+
+/// Renders the configuration file. `environment` is the digest of containerd's variables: a change
+/// restarts it, as any change of the file does.
 pub(crate) fn render(
     config: &RuntimeConfig,
     binaries: &RuntimePrograms,
     machine: MachineTraits,
+    handlers: &[RuntimeHandler],
+    environment: &str,
 ) -> String {
     let (major, minor) = binaries.version;
     let off = if major >= 2 { DISABLED_PLUGINS_2 } else { DISABLED_PLUGINS_1 };
@@ -92,7 +136,7 @@ pub(crate) fn render(
     let socket = config.run_dir.join("containerd.sock");
     let mut out = format!(
         "# Written by kube-lite at every start; changes are lost.\n\
-         version = {}\nroot = {}\nstate = {}\nimports = []\ndisabled_plugins = [{}]\n\n\
+         # Variables: {environment}\nversion = {}\nroot = {}\nstate = {}\nimports = []\ndisabled_plugins = [{}]\n\n\
          [grpc]\n  address = {}\n[ttrpc]\n  address = {}\n[debug]\n  level = \"warn\"\n",
         if major >= 2 { 3 } else { 2 },
         path(&config.data_dir.join("containerd")),
@@ -101,19 +145,23 @@ pub(crate) fn render(
         path(&socket),
         path(&socket.with_extension("sock.ttrpc")),
     );
-    let snapshotter = if machine.overlay { "overlayfs" } else { "native" };
-    let oci_runtime = path(&binaries.oci_runtime);
+    let snapshotter = machine.snapshotter.name();
+    if machine.snapshotter == Snapshotter::FuseOverlayfs {
+        let socket = path(Path::new(FUSE_SOCKET));
+        let _ = write!(
+            out,
+            "\n[proxy_plugins.fuse-overlayfs]\n  type = \"snapshot\"\n  address = {socket}\n"
+        );
+    }
     let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
-    let grouped = if config.grouped_shims {
-        "\n  pod_annotations = [\"io.containerd.runc.v2.group\"]"
-    } else {
-        ""
-    };
     // A single directory: containerd 2.1 and later read a list as the name of one.
     let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
     let restrict = machine.restrict_oom_score;
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
-    let pause = quoted(pause::IMAGE);
+    let pause = quoted(config.pause_image.as_deref().unwrap_or(pause::IMAGE));
+    let devices = config.nonroot_devices;
+    let default = quoted(config.default_runtime.as_deref().unwrap_or(RUNC));
+    let runtimes = runtimes(config, binaries, handlers);
     let body = if major >= 2 {
         let bin = if minor >= 1 {
             format!("bin_dirs = [{bin_dir}]")
@@ -125,13 +173,11 @@ pub(crate) fn render(
              [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = {pause}\n\
              [plugins.\"io.containerd.cri.v1.images\".registry]{registry}\n\
              [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n\
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  \
+             device_ownership_from_security_context = {devices}\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name \
-             = \"runc\"\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type \
-             = \"io.containerd.runc.v2\"{grouped}\n\
-             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  \
-             BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
+             = {default}\n\
+             {runtimes}\
              [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  {bin}\n  conf_dir = {conf_dir}\n\
              [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  \
              stream_server_port = \"0\"\n{idle}"
@@ -140,15 +186,13 @@ pub(crate) fn render(
         format!(
             "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  \
              restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  enable_unprivileged_ports = \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  \
+             device_ownership_from_security_context = {devices}\n  enable_unprivileged_ports = \
              true\n  enable_unprivileged_icmp = true\n  \
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter \
-             = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type \
-             = \"io.containerd.runc.v2\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  \
-             BinaryName = {oci_runtime}\n  SystemdCgroup = false\n\
+             = \"{snapshotter}\"\n  default_runtime_name = {default}\n\
+             {runtimes}\
              [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = {bin_dir}\n  conf_dir = \
              {conf_dir}\n\
              [plugins.\"io.containerd.grpc.v1.cri\".registry]{registry}\n"
@@ -166,7 +210,8 @@ mod tests {
     #[test]
     fn the_file_version_depends_on_the_containerd_version() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine = MachineTraits { overlay: true, restrict_oom_score: true };
+        let machine =
+            MachineTraits { snapshotter: Snapshotter::Overlayfs, restrict_oom_score: true };
         let render = |version| {
             let binaries = RuntimePrograms {
                 containerd: "/c".into(),
@@ -174,7 +219,7 @@ mod tests {
                 oci_runtime: "/usr/bin/\"x".into(),
                 vulnerability: None,
             };
-            super::render(&config, &binaries, machine)
+            super::render(&config, &binaries, machine, &[], "")
         };
         let old = render((1, 6));
         assert!(
@@ -190,9 +235,59 @@ mod tests {
     }
 
     #[test]
+    fn flags_and_installed_runtimes_are_in_the_file_of_both_versions() {
+        let mut config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
+        config.pause_image = Some("r.io/pause:3".to_owned());
+        config.default_runtime = Some("crun".to_owned());
+        config.nonroot_devices = true;
+        config.grouped_shims = true;
+        let machine =
+            MachineTraits { snapshotter: Snapshotter::FuseOverlayfs, restrict_oom_score: true };
+        let handlers = [
+            RuntimeHandler {
+                name: "crun",
+                runtime_type: "io.containerd.runc.v2".to_owned(),
+                oci_runtime: Some("/usr/bin/crun".into()),
+                shim_dir: None,
+            },
+            RuntimeHandler {
+                name: "spin",
+                runtime_type: "io.containerd.spin.v2".to_owned(),
+                oci_runtime: None,
+                shim_dir: Some("/opt/kwasm/bin".into()),
+            },
+        ];
+        for version in [(1, 6), (2, 4)] {
+            let binaries = RuntimePrograms {
+                containerd: "/c".into(),
+                version,
+                oci_runtime: "/usr/bin/runc".into(),
+                vulnerability: None,
+            };
+            let text = super::render(&config, &binaries, machine, &handlers, "sha256:0");
+            for part in [
+                "# Variables: sha256:0\n",
+                "\"r.io/pause:3\"\n",
+                "default_runtime_name = \"crun\"\n",
+                "device_ownership_from_security_context = true\n",
+                "[proxy_plugins.fuse-overlayfs]\n  type = \"snapshot\"\n  address = \
+                 \"/run/containerd-fuse-overlayfs.sock\"\n",
+                "snapshotter = \"fuse-overlayfs\"\n",
+                ".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n  \
+                 pod_annotations",
+                ".containerd.runtimes.crun.options]\n  BinaryName = \"/usr/bin/crun\"\n",
+                ".containerd.runtimes.spin]\n  runtime_type = \"io.containerd.spin.v2\"\n[",
+            ] {
+                assert!(text.contains(part), "{part} is missing in:\n{text}");
+            }
+        }
+    }
+
+    #[test]
     fn network_namespaces_are_mounted_below_the_state_directory() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine = MachineTraits { overlay: true, restrict_oom_score: true };
+        let machine =
+            MachineTraits { snapshotter: Snapshotter::Overlayfs, restrict_oom_score: true };
         // The table of the plugin that runs sandboxes, in both versions of the file.
         for (version, plugin) in [
             ((1, 6), "[plugins.\"io.containerd.grpc.v1.cri\"]"),
@@ -205,7 +300,7 @@ mod tests {
                 oci_runtime: "/runc".into(),
                 vulnerability: None,
             };
-            let text = super::render(&config, &binaries, machine);
+            let text = super::render(&config, &binaries, machine, &[], "");
             let table = text.split_once(plugin).unwrap().1;
             let table = table.split("\n[").next().unwrap();
             assert!(table.lines().any(|l| l == "  netns_mounts_under_state_dir = true"), "{text}");

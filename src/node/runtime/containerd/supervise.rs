@@ -11,9 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::{Notify, watch};
 
-use super::config::{MachineTraits, registries_dir, render};
+use super::config::{MachineTraits, RUNC, registries_dir, render};
+use super::environment::Environment;
 use super::find::{RuntimeNotFound, RuntimePrograms, find};
+use super::handlers::{self, RuntimeHandler};
 use super::results;
+use super::snapshotter::{FUSE_SOCKET, Snapshotter, SnapshotterError};
 use crate::config::RuntimeConfig;
 use crate::runtime::Runtime;
 use crate::runtime::cri::CriRuntime;
@@ -32,6 +35,17 @@ pub(crate) enum SuperviseError {
     /// A file or directory cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The snapshotter of the flag does not work here.
+    #[error(transparent)]
+    Snapshotter(#[from] SnapshotterError),
+    /// The runtime of the flag is not installed.
+    #[error("--default-runtime={wanted}: it is not installed; installed are {}", .installed.join(", "))]
+    DefaultRuntime {
+        /// Value of the flag.
+        wanted: String,
+        /// Names of the installed runtimes.
+        installed: Vec<&'static str>,
+    },
 }
 
 /// A handle to the supervised containerd.
@@ -65,6 +79,9 @@ impl ContainerdHandle {
 pub(crate) struct Supervisor {
     config: RuntimeConfig,
     binaries: RuntimePrograms,
+    environment: Environment,
+    /// Directories of shims besides that of containerd.
+    shim_dirs: Vec<PathBuf>,
     socket: PathBuf,
     ready: watch::Sender<u64>,
     check: Arc<Notify>,
@@ -81,11 +98,16 @@ pub(crate) async fn prepare(
     let binaries = find(config).await?;
     let dir = registries_dir(config);
     crate::runtime::registries::write_hosts(&config.registries, &dir)?;
+    let (dir, overlay) = (&config.data_dir, overlay_works(&config.data_dir));
+    let fuse_socket = Path::new(FUSE_SOCKET);
     let machine = MachineTraits {
-        overlay: overlay_works(&config.data_dir),
+        snapshotter: Snapshotter::choose(config.snapshotter, overlay, dir, fuse_socket)?,
         restrict_oom_score: !scores_may_fall(),
     };
-    let text = render(config, &binaries, machine);
+    let handlers = handlers::find(Path::new("/"));
+    check_default_runtime(config, &handlers)?;
+    let environment = Environment::new(std::env::vars_os(), &config.no_proxy);
+    let text = render(config, &binaries, machine, &handlers, &environment.digest());
     let path = config_path(config);
     let changed = base::fs::read_to_string(&path).unwrap_or_default() != text;
     if changed {
@@ -99,12 +121,29 @@ pub(crate) async fn prepare(
     let supervisor = Supervisor {
         config: config.clone(),
         binaries: binaries.clone(),
+        environment,
+        shim_dirs: handlers.into_iter().filter_map(|handler| handler.shim_dir).collect(),
         socket,
         ready,
         check,
         changed,
     };
     Ok((handle, supervisor, binaries))
+}
+
+/// Checks that the runtime of the flag is installed.
+fn check_default_runtime(
+    config: &RuntimeConfig,
+    handlers: &[RuntimeHandler],
+) -> Result<(), SuperviseError> {
+    let Some(wanted) = &config.default_runtime else { return Ok(()) };
+    let names = [RUNC].into_iter().chain(handlers.iter().map(|handler| handler.name));
+    let mut installed: Vec<&'static str> = names.collect();
+    if installed.contains(&wanted.as_str()) {
+        return Ok(());
+    }
+    installed.sort_unstable();
+    Err(SuperviseError::DefaultRuntime { wanted: wanted.clone(), installed })
 }
 
 fn config_path(config: &RuntimeConfig) -> PathBuf {
@@ -208,10 +247,20 @@ impl Supervisor {
             .open(log)?;
         let engine_dir = self.binaries.oci_runtime.parent().unwrap_or(Path::new("/usr/bin"));
         let own_dir = self.binaries.containerd.parent().unwrap_or(Path::new("/usr/bin"));
-        let path = format!("{}:{}:{}", own_dir.display(), engine_dir.display(), self.config.path);
+        let mut path = format!("{}:{}", own_dir.display(), engine_dir.display());
+        for dir in &self.shim_dirs {
+            path.push(':');
+            path.push_str(&dir.to_string_lossy());
+        }
+        path.push(':');
+        path.push_str(&self.config.path);
+        let level = self.environment.log_level.iter().flat_map(|level| ["--log-level", level]);
         let child = tokio::process::Command::new(&self.binaries.containerd)
             .arg("--config")
             .arg(config_path(&self.config))
+            .args(level)
+            .env_clear()
+            .envs(&self.environment.variables)
             .env("PATH", path)
             // Without effect when idle; limits peaks of pulls on small nodes.
             .env("GOMEMLIMIT", "64MiB")

@@ -2,7 +2,7 @@
 
 /// Normalizes `busybox` to `docker.io/library/busybox:latest`, as
 /// `github.com/distribution/reference` does.
-pub(crate) fn normalize(reference: &str) -> String {
+pub fn normalize(reference: &str) -> String {
     let (name, suffix) = split(reference);
     let suffix = if suffix.is_empty() { ":latest" } else { suffix };
     let (registry, path) = match name.split_once('/') {
@@ -38,7 +38,7 @@ pub(crate) fn is_latest(reference: &str) -> bool {
 }
 
 /// Whether the reference is plausible; the runtime validates it fully.
-pub(crate) fn is_valid(reference: &str) -> bool {
+pub fn is_valid(reference: &str) -> bool {
     let (name, suffix) = split(reference);
     let path_is_fine = |p: &str| {
         !p.is_empty()

@@ -83,6 +83,9 @@ pub(crate) fn index(archive: &mut (impl Read + Seek)) -> io::Result<Vec<TarEntry
             Ok(()) => {}
             // Some writers omit the final zero blocks.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && !entries.is_empty() => break,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(invalid("it is too short"));
+            }
             Err(e) => return Err(e),
         }
         if block.iter().all(|b| *b == 0) {

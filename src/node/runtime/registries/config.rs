@@ -8,6 +8,8 @@ use proto::runtime::v1 as cri;
 
 use serde::Deserialize;
 
+use super::rewrite::{self, Rewrite};
+
 /// The host of Docker Hub, which differs from its name in references.
 const HUB: &str = "registry-1.docker.io";
 
@@ -164,27 +166,95 @@ impl RegistryTls {
 /// The key of the configuration for registries without their own.
 pub(super) const ANY: &str = "*";
 
-/// The validated content of `registries.yaml`.
+/// The mirrors of a registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Mirror {
+    /// Endpoints in the order of use.
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Rewrites of the names at these endpoints.
+    pub(super) rewrites: Vec<Rewrite>,
+}
+
+/// Settings of the node that change how its registries are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RegistryOptions {
+    /// A registry with mirrors is not used itself (`--disable-default-registry-endpoint`).
+    pub no_default: bool,
+    /// Nodes pull from each other (`--embedded-registry`).
+    pub embedded: bool,
+    /// Port of the registry on the loopback interface.
+    pub port: u16,
+}
+
+/// The validated content of `registries.yaml`, and settings of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
-    /// Endpoints by registry, in the order of use.
-    pub(super) mirrors: BTreeMap<String, Vec<Endpoint>>,
+    /// Mirrors by registry.
+    pub(super) mirrors: BTreeMap<String, Mirror>,
     /// Settings by host.
     pub(super) configs: BTreeMap<String, HostConfig>,
-    /// A registry with mirrors is not used itself (`--disable-default-registry-endpoint`).
-    pub(super) no_default: bool,
+    pub(super) options: RegistryOptions,
+}
+
+/// The name of a registry's mirrors in the paths of the local registry.
+pub(super) fn path_name(mirror: &str) -> &str {
+    if mirror == ANY { "_default" } else { mirror }
+}
+
+/// Whether a text is the name of a registry, such as `registry.example.com:5000`.
+///
+/// # Errors
+///
+/// What a name must be.
+pub fn check_registry(text: &str) -> Result<(), &'static str> {
+    Endpoint::of_registry(text).map(drop)
 }
 
 impl Registries {
-    /// Sets whether registries with mirrors are only used through their mirrors.
+    /// Sets the settings of the node.
     #[must_use]
-    pub fn without_default(self, no_default: bool) -> Self {
-        Self { no_default, ..self }
+    pub fn with_options(self, options: RegistryOptions) -> Self {
+        Self { options, ..self }
     }
 
-    /// Returns the mirrors of a registry; `None` without an entry.
-    pub(super) fn mirrors_of(&self, registry: &str) -> Option<&[Endpoint]> {
-        self.mirrors.get(registry).or_else(|| self.mirrors.get(ANY)).map(Vec::as_slice)
+    /// The settings of the node.
+    pub(crate) fn options(&self) -> RegistryOptions {
+        self.options
+    }
+
+    /// Whether the file contains nothing.
+    pub fn is_empty(&self) -> bool {
+        self.mirrors.is_empty() && self.configs.is_empty()
+    }
+
+    /// Returns the key and mirrors of a registry; `None` without an entry.
+    pub(super) fn mirror_of(&self, registry: &str) -> Option<(&str, &Mirror)> {
+        let found = self.mirrors.get_key_value(registry);
+        found
+            .or_else(|| self.mirrors.get_key_value(ANY))
+            .map(|(key, mirror)| (key.as_str(), mirror))
+    }
+
+    /// Whether a mirror has rewrites.
+    pub(crate) fn has_rewrites(&self) -> bool {
+        self.mirrors.values().any(|mirror| !mirror.rewrites.is_empty())
+    }
+
+    /// Whether nodes share the images of a registry: those listed under `mirrors`, as in k3s, and
+    /// none of this machine.
+    pub(crate) fn is_shared(&self, registry: &str) -> bool {
+        let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
+        self.options.embedded && self.mirror_of(registry).is_some() && !is_local(host)
+    }
+
+    /// Returns the URL of a repository at a mirror with rewrites, by the name and index of the
+    /// mirror in paths of the local registry.
+    pub(crate) fn rewritten(&self, mirror: &str, index: usize, name: &str) -> Option<String> {
+        let (_, mirror) = self.mirrors.iter().find(|(key, _)| path_name(key) == mirror)?;
+        let endpoint = mirror.endpoints.get(index).filter(|_| !mirror.rewrites.is_empty())?;
+        let name = rewrite::apply(&mirror.rewrites, name);
+        let path = if endpoint.path.is_empty() { "/v2" } else { &endpoint.path };
+        Some(format!("{}://{}{path}/{name}", endpoint.scheme, endpoint.host))
     }
 
     /// Returns the configuration of an endpoint, by its host or by the name of its registry.
@@ -205,11 +275,12 @@ impl Registries {
     /// order in which these are used. containerd sends each to its endpoint only.
     pub(crate) fn credentials(&self, image: &str) -> Vec<cri::AuthConfig> {
         let registry = image.split('/').next().unwrap_or_default();
-        let mirrors = self.mirrors_of(registry);
-        let own =
-            Endpoint::of_registry(registry).ok().filter(|_| !self.no_default || mirrors.is_none());
+        let mirror = self.mirror_of(registry).map(|(_, mirror)| mirror);
+        let own = Endpoint::of_registry(registry).ok();
+        let own = own.filter(|_| !self.options.no_default || mirror.is_none());
         let mut out: Vec<cri::AuthConfig> = Vec::new();
-        for endpoint in mirrors.into_iter().flatten().chain(own.as_ref()) {
+        let endpoints = mirror.map(|mirror| mirror.endpoints.as_slice()).unwrap_or_default();
+        for endpoint in endpoints.iter().chain(own.as_ref()) {
             let Some(auth) = self.auth(endpoint) else { continue };
             let server_address = format!("{}://{}", endpoint.scheme, endpoint.host);
             if out.iter().all(|a| a.server_address != server_address) {

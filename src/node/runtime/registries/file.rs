@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::config::{ANY, Endpoint, HostConfig, Registries, RegistryAuth, RegistryTls};
+use super::config::{ANY, Endpoint, HostConfig, Mirror, Registries, RegistryAuth, RegistryTls};
+use super::rewrite::Rewrite;
 
 /// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -41,7 +42,7 @@ fn invalid(at: impl Into<String>, why: impl Into<String>) -> InvalidRegistries {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mirror {
+struct MirrorEntry {
     #[serde(default)]
     endpoint: Vec<String>,
     #[serde(default)]
@@ -80,12 +81,12 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, InvalidRegistries> {
         }
         // `docker.io:` alone is an empty entry.
         let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
-        let mirror: Mirror = read(&at, value)?;
-        if !mirror.rewrite.is_empty() {
-            let why = "rewrites are not supported; put a prefix of the names into the endpoint, \
-                such as https://mirror.example.com/v2/prefix";
-            return Err(invalid(format!("{at}.rewrite"), why));
-        }
+        let mirror: MirrorEntry = read(&at, value)?;
+        let rewrites = mirror.rewrite.iter().map(|(pattern, replacement)| {
+            let at = || format!("{at}.rewrite {pattern:?}");
+            Rewrite::new(pattern, replacement).map_err(|e| invalid(at(), e.to_string()))
+        });
+        let rewrites = rewrites.collect::<Result<Vec<_>, _>>()?;
         let mut endpoints: Vec<Endpoint> = Vec::new();
         for text in &mirror.endpoint {
             let endpoint = Endpoint::parse(text)
@@ -94,7 +95,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Registries, InvalidRegistries> {
                 endpoints.push(endpoint);
             }
         }
-        out.mirrors.insert(registry, endpoints);
+        out.mirrors.insert(registry, Mirror { endpoints, rewrites });
     }
     for (host, value) in file.configs {
         let at = format!("configs.{host}");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::Shutdown;
+use tokio::sync::watch;
 
 use super::config::Registries;
 use super::file::{InvalidRegistries, load};
@@ -52,12 +53,13 @@ enum ReloadError {
     WriteHosts { dir: PathBuf, source: io::Error },
 }
 
-/// Watches the file until shutdown. If it becomes invalid, a problem is reported and the previous
+/// Watches the file until shutdown and reports changes to `changed`. If it becomes invalid, a problem is reported and the previous
 /// configuration stays in effect.
 pub(crate) async fn watch_file(
     current: Arc<ArcSwap<Registries>>,
     file: Option<PathBuf>,
     dir: PathBuf,
+    changed: watch::Sender<()>,
     problems: base::Problems,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
@@ -74,9 +76,9 @@ pub(crate) async fn watch_file(
     loop {
         watcher.watch(&folders);
         let (file, dir, now) = (path.clone(), dir.clone(), current.load_full());
-        let no_default = now.no_default;
+        let options = now.options;
         let read = base::tasks::blocking(move || -> Result<Option<Registries>, ReloadError> {
-            let new = load(&file)?.without_default(no_default);
+            let new = load(&file)?.with_options(options);
             if new == *now {
                 return Ok(None);
             }
@@ -86,6 +88,7 @@ pub(crate) async fn watch_file(
         match read.await {
             Ok(Ok(Some(new))) => {
                 current.store(Arc::new(new));
+                changed.send_replace(());
                 problems.clear(PROBLEM);
                 tracing::info!(file = %path.display(), "registries changed");
             }

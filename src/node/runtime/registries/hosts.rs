@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::config::{ANY, Endpoint, Registries, RegistryTls};
+use super::config::{ANY, Endpoint, Registries, RegistryTls, path_name};
 use crate::runtime::containerd::config::quoted;
 
 /// The first line of generated files, by which their directories are recognized.
@@ -19,9 +19,17 @@ fn folder(registry: &str) -> String {
     }
 }
 
-fn put(out: &mut String, indent: &str, endpoint: Option<&Endpoint>, tls: Option<&RegistryTls>) {
+/// An endpoint as containerd reaches it.
+struct Host<'a> {
+    url: String,
+    /// The path replaces `/v2`.
+    override_path: bool,
+    tls: Option<&'a RegistryTls>,
+}
+
+fn put(out: &mut String, indent: &str, override_path: bool, tls: Option<&RegistryTls>) {
     let _ = writeln!(out, "{indent}capabilities = [\"pull\", \"resolve\"]");
-    if endpoint.is_some_and(|e| !e.path.is_empty()) {
+    if override_path {
         let _ = writeln!(out, "{indent}override_path = true");
     }
     let Some(tls) = tls else { return };
@@ -52,38 +60,64 @@ impl Registries {
         out
     }
 
+    /// The endpoints of a registry's mirrors as containerd reaches them: with rewrites through the
+    /// local registry, which redirects to the mirror.
+    fn mirror_hosts(&self, registry: &str) -> Vec<Host<'_>> {
+        let Some((key, mirror)) = self.mirror_of(registry) else { return Vec::new() };
+        let host = |(index, endpoint): (usize, &Endpoint)| {
+            let tls = self.tls(endpoint);
+            let host = Self::host(endpoint);
+            if mirror.rewrites.is_empty() {
+                return Host { tls, ..host };
+            }
+            let (port, key) = (self.options.port, path_name(key));
+            let url = format!("http://127.0.0.1:{port}/rewrite/{key}/{index}");
+            Host { url, override_path: true, tls }
+        };
+        mirror.endpoints.iter().enumerate().map(host).collect()
+    }
+
+    fn host<'a>(endpoint: &Endpoint) -> Host<'a> {
+        Host { url: endpoint.to_string(), override_path: !endpoint.path.is_empty(), tls: None }
+    }
+
     /// Returns the file of a registry; `None` if it would not change containerd's behaviour.
     fn hosts_of(&self, registry: &str) -> Option<String> {
-        let mut endpoints: Vec<&Endpoint> = match registry {
-            ANY => self.mirrors.get(ANY).into_iter().flatten().collect(),
-            _ => self.mirrors_of(registry).into_iter().flatten().collect(),
-        };
+        let mut hosts = self.mirror_hosts(registry);
         let own = Endpoint::of_registry(registry).ok().filter(|_| registry != ANY);
+        let last = self.mirror_of(registry).and_then(|(_, mirror)| mirror.endpoints.last());
+        let ends_with_own = own.is_some() && last == own.as_ref();
+        let rewrites = self.mirror_of(registry).is_some_and(|(_, m)| !m.rewrites.is_empty());
+        if self.is_shared(registry) {
+            let url = format!("http://127.0.0.1:{}", self.options.port);
+            hosts.insert(0, Host { url, override_path: false, tls: None });
+        }
         // The last endpoint to use is the `server`: the registry, or the last mirror if the
         // registry itself is not used.
-        let server = if endpoints.last().copied() == own.as_ref() && own.is_some()
-            || self.no_default && !endpoints.is_empty()
-        {
-            endpoints.pop().cloned()
+        let server = if ends_with_own || self.options.no_default && !hosts.is_empty() {
+            hosts.pop()
         } else {
-            own
+            own.as_ref().map(|own| Host { tls: self.tls(own), ..Self::host(own) })
         };
         let tls = match &server {
-            Some(server) => self.tls(server),
+            Some(server) => server.tls,
             None => self.configs.get(ANY).and_then(|s| s.tls.as_ref()),
         };
-        let usual = server.as_ref().is_none_or(|s| s.registry() == registry && s.path.is_empty());
-        if endpoints.is_empty() && tls.is_none() && usual {
+        let usual = server.as_ref().is_none_or(|server| {
+            let own = own.as_ref().map(Endpoint::to_string);
+            own.as_deref() == Some(server.url.as_str()) && !rewrites
+        });
+        if hosts.is_empty() && tls.is_none() && usual {
             return None;
         }
         let mut out = HEADER.to_owned();
         if let Some(server) = &server {
-            let _ = writeln!(out, "server = {}", quoted(&server.to_string()));
+            let _ = writeln!(out, "server = {}", quoted(&server.url));
         }
-        put(&mut out, "", server.as_ref(), tls);
-        for endpoint in endpoints {
-            let _ = write!(out, "\n[host.{}]\n", quoted(&endpoint.to_string()));
-            put(&mut out, "  ", Some(endpoint), self.tls(endpoint));
+        put(&mut out, "", server.as_ref().is_some_and(|s| s.override_path), tls);
+        for host in hosts {
+            let _ = write!(out, "\n[host.{}]\n", quoted(&host.url));
+            put(&mut out, "  ", host.override_path, host.tls);
         }
         Some(out)
     }

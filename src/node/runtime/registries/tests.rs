@@ -9,6 +9,10 @@ fn parsed(text: &str) -> Registries {
     parse(text.as_bytes()).unwrap()
 }
 
+fn options(no_default: bool, embedded: bool) -> RegistryOptions {
+    RegistryOptions { no_default, embedded, port: 5001 }
+}
+
 /// Returns the error of an invalid `registries.yaml`.
 fn parse_error(text: &str) -> String {
     parse(text.as_bytes()).unwrap_err().to_string()
@@ -70,8 +74,8 @@ capabilities = ["pull", "resolve"]
 
 #[test]
 fn without_the_default_endpoint_the_last_mirror_is_the_server() {
-    let found =
-        parsed("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}").without_default(true);
+    let found = parsed("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}")
+        .with_options(options(true, false));
     let hosts = found.hosts();
     assert_eq!(hosts.keys().collect::<Vec<_>>(), ["r.io"]);
     assert_eq!(
@@ -85,6 +89,71 @@ override_path = true
   capabilities = ["pull", "resolve"]
 "#
     );
+}
+
+#[test]
+fn rewritten_mirrors_are_reached_through_the_local_registry() {
+    let text = r#"
+mirrors:
+  r.io:8443:
+    endpoint: ["https://m.io/v2/base", "https://r.io:8443"]
+    rewrite: {"^library/(.*)": "pub/$1"}
+  "*": {endpoint: ["http://any.io"], rewrite: {"(.*)": "all/$1"}}
+configs: {m.io: {tls: {ca_file: /c/ca.crt}}}
+"#;
+    let found = parsed(text).with_options(options(false, false));
+    assert!(found.has_rewrites());
+    let hosts = found.hosts();
+    assert_eq!(
+        hosts["r.io_8443_"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "http://127.0.0.1:5001/rewrite/r.io:8443/1"
+capabilities = ["pull", "resolve"]
+override_path = true
+
+[host."http://127.0.0.1:5001/rewrite/r.io:8443/0"]
+  capabilities = ["pull", "resolve"]
+  override_path = true
+  ca = "/c/ca.crt"
+"#
+    );
+    assert!(hosts["_default"].contains("[host.\"http://127.0.0.1:5001/rewrite/_default/0\"]"));
+    let to = |mirror, index, name| found.rewritten(mirror, index, name);
+    assert_eq!(to("r.io:8443", 0, "library/a").unwrap(), "https://m.io/v2/base/pub/a");
+    assert_eq!(to("r.io:8443", 1, "library/a").unwrap(), "https://r.io:8443/v2/pub/a");
+    assert_eq!(to("_default", 0, "a").unwrap(), "http://any.io/v2/all/a");
+    assert_eq!(to("r.io:8443", 2, "a"), None);
+    assert_eq!(to("other.io", 0, "a"), None);
+}
+
+#[test]
+fn the_embedded_registry_is_the_first_mirror_of_listed_registries() {
+    let listed = parsed("mirrors: {docker.io: {}, 'localhost:5000': {}, r.io: {endpoint: [m.io]}}");
+    assert!(listed.hosts().keys().all(|host| host == "r.io"));
+    let found = listed.clone().with_options(options(false, true));
+    let hosts = found.hosts();
+    assert_eq!(hosts.keys().collect::<Vec<_>>(), ["docker.io", "r.io"]);
+    assert_eq!(
+        hosts["docker.io"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "https://registry-1.docker.io"
+capabilities = ["pull", "resolve"]
+
+[host."http://127.0.0.1:5001"]
+  capabilities = ["pull", "resolve"]
+"#
+    );
+    let order: Vec<usize> =
+        ["127.0.0.1", "m.io"].iter().map(|host| hosts["r.io"].find(host).unwrap()).collect();
+    assert!(order.is_sorted());
+    assert!(found.is_shared("r.io") && !found.is_shared("other.io"));
+    assert!(!found.is_shared("localhost:5000") && !listed.is_shared("r.io"));
+    // Only other nodes, and no registry.
+    let only = listed.with_options(options(true, true)).hosts();
+    assert!(only["docker.io"].contains("server = \"http://127.0.0.1:5001\""));
+    let any = parsed("mirrors: {'*': {}}").with_options(options(false, true));
+    assert!(any.is_shared("whatever.io"));
+    assert!(any.hosts()["_default"].contains("[host.\"http://127.0.0.1:5001\"]"));
 }
 
 #[test]
@@ -165,8 +234,8 @@ fn invalid_entries_are_rejected_by_name() {
             "must be a URL without user, query",
         ),
         (
-            "mirrors: {r.io: {endpoint: [a.io], rewrite: {'^x': z}}}",
-            "mirrors.r.io.rewrite: rewrites are not supported",
+            "mirrors: {r.io: {endpoint: [a.io], rewrite: {'(': z}}}",
+            "mirrors.r.io.rewrite \"(\": regex parse error",
         ),
         ("configs: {r.io: {auth: {}}}", "needs a username with a password"),
         // `nocolon` in base64.
