@@ -20,10 +20,9 @@ pub use args::{
     AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
     Command, ComponentArgs, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs,
     EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs, ImageArgs, ListArgs, Lookup, MetricsArgs,
-    MigrateArgs, NodeArgs,
-    RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
-    SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
-    command,
+    MigrateArgs, NodeArgs, RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs,
+    SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
+    TokenArgs, TokenCommand, command,
 };
 pub use defaults::Locations;
 pub use environment::{data_dir, variable_state, without_effect};

@@ -210,7 +210,6 @@ impl Machine {
         let port = args.proxy_healthz_port;
         let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;
         let default = (port != 0).then(|| SocketAddr::new(listen, port));
-        let mut without_effect = general.without_effect.clone();
         without_effect.append(&mut proxy.without_effect);
         Ok(Self {
             images,

@@ -11,17 +11,17 @@ mod cluster;
 mod components;
 mod datastore;
 mod encrypt;
+mod images;
 mod manifests;
 mod metrics;
-mod images;
 mod node;
 mod s3;
 mod snapshot;
 mod token;
 
 pub(crate) use self::cluster::ClusterArgs;
-pub(crate) use self::manifests::ManifestArgs;
 pub(crate) use self::images::RegistryArgs;
+pub(crate) use self::manifests::ManifestArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
@@ -29,8 +29,8 @@ pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
-pub use metrics::MetricsArgs;
 pub use images::ImageArgs;
+pub use metrics::MetricsArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{

@@ -39,14 +39,8 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
 const OLD_VARIABLES: &[(&str, &str)] = &[("token", "CLUSTER_SECRET")];
 
 /// Variables that take a boolean in any form of Go's `strconv.ParseBool`, as k3s reads them.
-const BOOLEANS: [&str; 6] = [
-    "debug",
-    "cluster-init",
-    "cluster-reset",
-    "embedded-registry-latest",
-    "selinux",
-    "rootless",
-];
+const BOOLEANS: [&str; 6] =
+    ["debug", "cluster-init", "cluster-reset", "embedded-registry-latest", "selinux", "rootless"];
 
 /// Variables after `KUBE_LITE_` that are not flags: for the log, the service file and install.sh.
 const NOT_FLAGS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];

@@ -17,15 +17,12 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
     ("servicelb-namespace", "kube-lite has no service load balancer"),
-    ("prefer-bundled-bin", "kube-lite contains no programs of other projects"),
 ];
 
 /// Variables that are no flags, and the text that follows `NAME: `.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("K3S_AGENT_HTTP_PROXY_ALLOWED", "agents connect to servers directly, never through a proxy"),
     ("KINE_SCHEMA_MIGRATION", "kube-lite adapts the schema of an external datastore by itself"),
-    ("K3S_P2P_PORT", "kube-lite has no embedded registry"),
-    ("K3S_P2P_ENABLE_LATEST", "kube-lite has no embedded registry"),
     ("K3S_ROOTLESS_MTU", "kube-lite has no rootless mode"),
     ("K3S_ROOTLESS_CIDR", "kube-lite has no rootless mode"),
     ("K3S_ROOTLESS_ENABLE_IPV6", "kube-lite has no rootless mode"),
