@@ -3,6 +3,8 @@
 pub mod certificates;
 pub mod chain;
 pub mod classes;
+pub mod configuration;
+pub mod event_rate_limit;
 pub(crate) mod expressions;
 pub mod hardening;
 pub mod limit_ranger;

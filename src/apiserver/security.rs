@@ -43,6 +43,10 @@ pub struct Settings {
     /// The issuer of service account tokens, such as
     /// `https://kubernetes.default.svc.cluster.local`.
     pub issuer: String,
+    /// Further issuers whose tokens are accepted.
+    pub former_issuers: Vec<String>,
+    /// The longest lifetime of these tokens, in seconds.
+    pub token_seconds_max: Option<i64>,
     /// The signing key of these tokens, as PEM.
     pub service_account_key: base::SecretValue<String>,
     /// The host and port at which OpenID clients reach the server.
@@ -59,6 +63,8 @@ pub struct Settings {
     pub authorization: AuthorizationConfig,
     /// Whether the stricter defaults of `--profile=hardened` apply.
     pub hardened: bool,
+    /// Which admission plugins run, and their configuration.
+    pub admission: admission::configuration::AdmissionConfig,
 }
 
 /// The security components, for [`crate::build`].
@@ -105,14 +111,16 @@ impl Security {
     /// If the key is unusable.
     pub fn new(objects: &Arc<Objects>, settings: Settings) -> Result<Self, BadKey> {
         let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
-        let audiences = vec![settings.issuer.clone()];
+        let mut audiences = vec![settings.issuer.clone()];
+        audiences.extend(settings.former_issuers);
         let (key, former) = SigningKey::all(&settings.service_account_key)?;
         let issuer =
             TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key)
-                .with_former(former);
+                .with_former(former)
+                .with_longest(settings.token_seconds_max);
         let accounts = ServiceAccounts::new(
             Arc::clone(&lookup),
-            vec![settings.issuer],
+            audiences.clone(),
             audiences.clone(),
             issuer.public_keys(),
         );
@@ -152,7 +160,7 @@ impl Security {
                 &authorizer,
                 escalation,
                 settings.tolerations,
-                settings.hardened,
+                (settings.hardened, &settings.admission),
                 vec![
                     Arc::new(mutating_policy),
                     Arc::new(mutating),

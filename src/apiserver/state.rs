@@ -1,6 +1,7 @@
 //! The state of the API server, which filters and handlers share; it does not depend on either.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use base::Tasks;
 
@@ -29,6 +30,8 @@ pub struct Config {
     pub node_ports: (u16, u16),
     /// Settings of flow control.
     pub flow: priority_and_fairness::flags::FlowFlags,
+    /// The time limit of a request that is not long-running.
+    pub request_timeout: Duration,
 }
 
 impl Default for Config {
@@ -39,6 +42,7 @@ impl Default for Config {
             service_cidrs: vec!["10.43.0.0/16".into()],
             node_ports: (30000, 32767),
             flow: priority_and_fairness::flags::FlowFlags::default(),
+            request_timeout: Duration::from_secs(60),
         }
     }
 }

@@ -203,6 +203,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "OCTAL", default_value = "600", help_heading = "Client")]
     pub write_kubeconfig_mode: String,
 
+    /// Group of the kubeconfig, by name or number [env: KUBE_LITE_KUBECONFIG_GROUP]
+    #[arg(long, value_name = "GROUP", help_heading = "Client")]
+    pub write_kubeconfig_group: Option<String>,
+
     /// CSV file of static tokens: token, user name, user uid and optional quoted groups; read at
     /// start only
     #[arg(long, value_name = "FILE", help_heading = "Client")]
@@ -220,7 +224,7 @@ pub struct ServerArgs {
     pub audit: Option<AuditPreset>,
 
     /// Components to disable: coredns, local-storage, metrics-server. Names of components that
-    /// kube-lite does not contain (servicelb, traefik, runtimes) have no effect
+    /// kube-lite does not contain (servicelb, traefik, runtimes, gateway-api-crd) have no effect
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed
@@ -270,9 +274,10 @@ pub struct ServerArgs {
     /// expires; pods without their own toleration restart elsewhere in less than ten seconds
     #[arg(long, help_heading = "Node loss")]
     pub fast_node_loss: bool,
-    /// Seconds that pods without their own toleration stay on a node that is not ready
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Node loss")]
-    pub default_not_ready_toleration_seconds: i64,
+    /// Seconds that pods without their own toleration stay on a node that is not ready [default:
+    /// 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
+    pub default_not_ready_toleration_seconds: Option<i64>,
     /// Seconds that pods without their own toleration stay on an unreachable node [default: 300,
     /// with --fast-node-loss 1]
     #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]

@@ -1,6 +1,7 @@
 //! Arguments for the components of Kubernetes, as `--kube-scheduler-arg=NAME=VALUE` passes them:
 //! one table per component states what kube-lite does with each argument.
 
+pub mod apiserver;
 pub mod controller_manager;
 pub mod etcd;
 pub mod feature_gates;

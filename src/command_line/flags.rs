@@ -136,6 +136,19 @@ impl Flags {
         Ok(())
     }
 
+    /// Refuses values of flags without effect that would change something.
+    pub(super) fn refuse_values(&self, given: &ArgMatches) -> Result<(), CommandError> {
+        for (name, accepted, why) in no_effect::VALUES {
+            let values = given_values(given, &self.id(name));
+            let is_refused = |value: &&String| !accepted.contains(&value.as_str());
+            if let Some(value) = values.iter().find(is_refused) {
+                let text = format!("--{name}={value} is not supported: {why}");
+                return Err(UNSUPPORTED_FLAG.usage_error(text));
+            }
+        }
+        Ok(())
+    }
+
     /// The flags among the given ones without effect, each with the reason.
     pub(super) fn without_effect(&self, given: &ArgMatches) -> Vec<String> {
         let flags = no_effect::FLAGS.iter();

@@ -53,6 +53,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let merged = merge(argv, given, &flags, environment::read(lookup), &mut notes)?;
     let matches = command.try_get_matches_from(merged).map_err(stop)?;
     if let Some((_, matches)) = matches.subcommand() {
+        flags.refuse_values(matches)?;
         notes.without_effect.extend(flags.without_effect(matches));
     }
     let mut cli = Cli::from_arg_matches(&matches).map_err(stop)?;

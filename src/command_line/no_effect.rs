@@ -17,6 +17,42 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
     ("servicelb-namespace", "kube-lite has no service load balancer"),
+    (
+        "egress-selector-mode",
+        "the server reaches nodes and pods of agents through tunnels; disabled is refused",
+    ),
+    ("secrets-encryption", "Secrets are always encrypted at rest; false is refused"),
+    (
+        "secrets-encryption-provider",
+        "Secrets are always encrypted, with AES-GCM; \
+         --kube-apiserver-arg=encryption-provider-config=FILE chooses another cipher",
+    ),
+    (
+        "tls-san-security",
+        "the certificate contains configured names only, never those that clients use; \
+         false is refused",
+    ),
+];
+
+/// The values of flags of [`FLAGS`] that are what kube-lite does in any case; others are refused,
+/// with the reason.
+pub(super) const VALUES: &[(&str, &[&str], &str)] = &[
+    (
+        "egress-selector-mode",
+        &["agent", "pod", "cluster"],
+        "the server reaches agents through their tunnels; remove the flag",
+    ),
+    (
+        "secrets-encryption",
+        &["true"],
+        "Secrets are always encrypted at rest; `kube-lite secrets-encrypt disable` turns it off",
+    ),
+    (
+        "secrets-encryption-provider",
+        &["aescbc", "secretbox"],
+        "use --kube-apiserver-arg=encryption-provider-config=FILE",
+    ),
+    ("tls-san-security", &["true"], "add names with --tls-san"),
 ];
 
 /// Variables that are no flags, and the text that follows `NAME: `.

@@ -6,7 +6,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
-    ("egress-selector-mode", "the server always reaches agents through their tunnels"),
     (
         "etcd-s3-config-secret",
         "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -22,14 +21,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("node-external-ip", "external addresses are not implemented"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
-    (
-        "secrets-encryption",
-        "Secrets are always encrypted at rest; `kube-lite secrets-encrypt disable` turns it off",
-    ),
-    (
-        "secrets-encryption-provider",
-        "the default is AES-GCM; use --kube-apiserver-arg=encryption-provider-config=FILE for another",
-    ),
     ("selinux", "SELinux labels are not implemented"),
     (
         "supervisor-metrics",
@@ -38,7 +29,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),
     ("with-node-id", "kube-lite appends no id to the node name; use --node-name"),
-    ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
     (
         "apiserver-bind-address",
         "one listener serves the API and the join protocol; use --bind-address",
@@ -55,7 +45,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("node-external-dns", "external addresses are not implemented"),
     ("node-internal-dns", "further names of nodes are not implemented"),
     ("supervisor-port", "one port serves the API and the join protocol; use --https-listen-port"),
-    ("tls-san-security", "the certificate never contains a name that was not configured"),
     ("advertise-port", "clients reach the API at --https-listen-port"),
 ];
 

@@ -2,6 +2,7 @@
 //! changes.
 
 mod apiserver_args;
+mod apiserver_settings;
 mod component_args;
 mod network;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
 pub(crate) use apiserver_args::apiserver_arg_error;
 use apiserver_args::{ApiServerArgs, audit_plan};
+use apiserver_settings::ApiServerSettings;
 use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
@@ -38,7 +40,7 @@ const ABSENT: [&str; 4] = ["servicelb", "traefik", "runtimes", "gateway-api-crd"
 /// Port of the store's metrics.
 const ETCD_METRICS_PORT: u16 = 2381;
 
-/// Upstream's `--default-unreachable-toleration-seconds`.
+/// Upstream's `--default-not-ready-toleration-seconds` and `--default-unreachable-…`.
 const TOLERATION_SECONDS: i64 = 300;
 
 /// The configuration of a server.
@@ -68,6 +70,8 @@ pub struct Config {
     pub node_ports: (u16, u16),
     /// Administrator's kubeconfig and its mode.
     pub kubeconfig: (PathBuf, u32),
+    /// Group of the kubeconfig; `None` for that of the process.
+    pub kubeconfig_group: Option<u32>,
     /// Run the node.
     pub agent: bool,
     /// Run the controllers.
@@ -94,6 +98,10 @@ pub struct Config {
     pub authentication: apiserver::authn::AuthenticationConfig,
     /// Encryption of values at rest, if a file configures it.
     pub encryption: Option<encryption::EncryptionConfig>,
+    /// Which admission plugins run, and their configuration.
+    pub admission: apiserver::admission::configuration::AdmissionConfig,
+    /// Further settings of the API server.
+    pub(crate) apiserver: ApiServerSettings,
     /// API Priority and Fairness.
     pub flow: flow::FlowFlags,
     /// The audit log.
@@ -246,12 +254,26 @@ fn kubeconfig_mode(text: &str) -> Result<u32, CommandError> {
     mode.ok_or_else(|| invalid_flag("write-kubeconfig-mode", text, "must be octal, such as 600"))
 }
 
+/// The number of the group of `--write-kubeconfig-group`, which is a name or a number.
+fn kubeconfig_group(text: Option<&str>) -> Result<Option<u32>, CommandError> {
+    let Some(text) = text else { return Ok(None) };
+    if let Ok(number) = text.parse() {
+        return Ok(Some(number));
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
+        Ok(None) => Err(invalid_flag("write-kubeconfig-group", text, "no group has this name")),
+        Err(error) => Err(invalid_flag("write-kubeconfig-group", text, error)),
+    }
+}
+
 /// Seconds that pods stay on nodes that are not ready, and on unreachable nodes.
-fn toleration_seconds(args: &ServerArgs) -> (i64, i64) {
+fn toleration_seconds(args: &ServerArgs, given: (Option<i64>, Option<i64>)) -> (i64, i64) {
     let default =
         if args.fast_node_loss { fast_loss::TOLERATION_SECONDS } else { TOLERATION_SECONDS };
-    let unreachable = args.default_unreachable_toleration_seconds.unwrap_or(default);
-    (args.default_not_ready_toleration_seconds, unreachable)
+    let unreachable = args.default_unreachable_toleration_seconds.or(given.1).unwrap_or(default);
+    let not_ready = args.default_not_ready_toleration_seconds.or(given.0);
+    (not_ready.unwrap_or(TOLERATION_SECONDS), unreachable)
 }
 
 /// The settings that nodes receive.
@@ -300,7 +322,7 @@ impl Config {
         let ranges = AddressRanges::parse(&args)?;
         let join = join_target(&args)?;
         let datastore = datastore::endpoint(&args)?;
-        let apiserver = ApiServerArgs::parse(args.kube_apiserver_arg.clone())?;
+        let mut apiserver = ApiServerArgs::parse(args.kube_apiserver_arg.clone())?;
         let mut components = ComponentSettings::parse(&args.components, &ranges.pods)?;
         let mut machine = Machine::new(&args.general, args.node.clone(), locations)?;
         let audit = audit_plan(&apiserver.audit, args.audit, &machine)?;
@@ -308,6 +330,7 @@ impl Config {
         let mut cluster_dns = ranges.cluster_dns(&args.cluster_dns)?;
         machine.without_effect.extend(ignored_components(&args.disable)?);
         machine.without_effect.append(&mut components.without_effect);
+        machine.without_effect.append(&mut apiserver.settings.without_effect);
         let mode = kubeconfig_mode(&args.write_kubeconfig_mode)?;
         let is_disabled = |name: &str| args.disable.iter().any(|d| d == name);
         if is_disabled("coredns") {
@@ -332,6 +355,7 @@ impl Config {
             tls_san: args.tls_san.clone(),
             node_ports,
             kubeconfig: kubeconfig(&args, locations, mode),
+            kubeconfig_group: kubeconfig_group(args.write_kubeconfig_group.as_deref())?,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
@@ -345,12 +369,14 @@ impl Config {
             cluster_init: args.cluster_init,
             peer_port: args.peer_port,
             join,
-            toleration_seconds: toleration_seconds(&args),
+            toleration_seconds: toleration_seconds(&args, apiserver.settings.tolerations),
             fast_node_loss: args.fast_node_loss,
             snapshots: snapshot_settings(&args.snapshots, &machine)?,
             reset: reset_request(&args.snapshots, args.server.is_some())?,
             token_auth_file: args.token_auth_file,
             authentication,
+            admission: apiserver.admission,
+            apiserver: apiserver.settings,
             encryption: apiserver.encryption,
             flow: apiserver.flow,
             audit,

@@ -107,7 +107,15 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
     )
     .await?;
     let data_dir = &config.machine.data_dir;
-    stages::listen(&server, &certs, ports.api, &joins, &layer.tunnels, data_dir, &tasks.api)?;
+    stages::listen(
+        &server,
+        (&certs, &config.apiserver.offer),
+        ports.api,
+        &joins,
+        &layer.tunnels,
+        data_dir,
+        &tasks.api,
+    )?;
     Ok(ControlPlane {
         server,
         certs,

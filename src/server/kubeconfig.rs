@@ -37,7 +37,13 @@ impl KubeconfigLock {
             certs.server_ca().cert_pem(),
             &certs.admin(),
         );
-        self.replace(path, &text, *mode)
+        self.replace(path, &text, *mode)?;
+        if let Some(group) = config.kubeconfig_group {
+            std::os::unix::fs::chown(path, None, Some(group)).map_err(|error| {
+                DATA_DIR.error(format!("cannot set the group of {}: {error}", path.display()))
+            })?;
+        }
+        Ok(())
     }
 
     fn replace(&self, path: &Path, text: &str, mode: u32) -> Result<(), CommandError> {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::Plugin;
+use super::configuration::AdmissionConfig;
+use super::event_rate_limit::{EventLimit, EventRateLimit};
 use super::{
     certificates, classes, hardening, limit_ranger, namespace, node_restriction, pod_security,
     pods, quota, service_account, storage,
@@ -13,7 +15,7 @@ use lookup::Lookup;
 
 /// All plugins in upstream's order. `authorizer` is the complete chain of authorizers; `dynamic`
 /// are the plugins configured by API objects (policies, webhooks). `hardened` adds plugins that
-/// upstream has and does not enable by default.
+/// upstream has and does not enable by default; `settings` adds and leaves out plugins by name.
 ///
 /// A write passes `mutate` of all plugins, then its strategy, then `validate` of all plugins.
 pub fn plugins(
@@ -21,7 +23,7 @@ pub fn plugins(
     authorizer: &Arc<dyn Authorizer>,
     escalation: Escalation,
     tolerations: pods::DefaultTolerationSeconds,
-    hardened: bool,
+    (hardened, settings): (bool, &AdmissionConfig),
     dynamic: Vec<Arc<dyn Plugin>>,
 ) -> Vec<Arc<dyn Plugin>> {
     let look = || Arc::clone(lookup);
@@ -32,7 +34,11 @@ pub fn plugins(
         Arc::new(service_account::ServiceAccount::new(look())),
         Arc::new(node_restriction::NodeRestriction::new(look(), may())),
         Arc::new(pods::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity { lookup: look(), hardened }),
+        Arc::new(pod_security::PodSecurity {
+            lookup: look(),
+            hardened,
+            config: settings.pod_security.clone(),
+        }),
         Arc::new(pods::Priority(look())),
         Arc::new(tolerations),
         Arc::new(classes::DefaultStorageClass(look())),
@@ -48,18 +54,22 @@ pub fn plugins(
         // mutate them.
         Arc::new(escalation),
     ];
-    if hardened {
-        let behind = |all: &[Arc<dyn Plugin>], name: &str| {
-            all.iter().position(|p| p.name() == name).map_or(all.len(), |at| at + 1)
-        };
+    let behind = |all: &[Arc<dyn Plugin>], name: &str| {
+        all.iter().position(|p| p.name() == name).map_or(all.len(), |at| at + 1)
+    };
+    if hardened || settings.enables("EventRateLimit") {
+        let limits = settings.event_limits.as_deref().unwrap_or(&[EventLimit::HARDENED]);
         let at = behind(&all, "DefaultTolerationSeconds");
-        all.insert(at, Arc::new(hardening::EventRateLimit::default()));
+        all.insert(at, Arc::new(EventRateLimit::new(limits)));
+    }
+    if hardened || settings.enables("DenyServiceExternalIPs") {
         let at = behind(&all, "DefaultIngressClass");
         all.insert(at, Arc::new(hardening::DenyServiceExternalIps));
     }
     all.extend(dynamic);
     // Quota is last, so that nothing is reserved for a rejected write.
     all.push(Arc::new(quota::ResourceQuota::new(look())));
+    all.retain(|plugin| !settings.disables(plugin.name()));
     all
 }
 
@@ -76,7 +86,15 @@ mod tests {
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
         let dynamic: Vec<Arc<dyn Plugin>> = vec![Arc::new(pods::TaintNodesByCondition)];
-        let all = plugins(&lookup, &authorizer, escalation, Default::default(), false, dynamic);
+        let settings = AdmissionConfig::default();
+        let all = plugins(
+            &lookup,
+            &authorizer,
+            escalation,
+            Default::default(),
+            (false, &settings),
+            dynamic,
+        );
         let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
         assert_eq!(
             names,
@@ -112,7 +130,15 @@ mod tests {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
-        let all = plugins(&lookup, &authorizer, escalation, Default::default(), true, Vec::new());
+        let settings = AdmissionConfig::default();
+        let all = plugins(
+            &lookup,
+            &authorizer,
+            escalation,
+            Default::default(),
+            (true, &settings),
+            Vec::new(),
+        );
         let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
         let around = |name: &str| {
             let at = names.iter().position(|n| *n == name).unwrap();
@@ -120,5 +146,23 @@ mod tests {
         };
         assert_eq!(around("EventRateLimit"), ("DefaultTolerationSeconds", "DefaultStorageClass"));
         assert_eq!(around("DenyServiceExternalIPs"), ("DefaultIngressClass", "PodTopologyLabels"));
+    }
+
+    #[test]
+    fn plugins_are_added_and_left_out_by_name() {
+        let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
+        let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
+        let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
+        let settings = AdmissionConfig::read(&[
+            "enable-admission-plugins=DenyServiceExternalIPs".to_owned(),
+            "disable-admission-plugins=LimitRanger,ResourceQuota".to_owned(),
+        ])
+        .unwrap();
+        let settings = (false, &settings);
+        let all =
+            plugins(&lookup, &authorizer, escalation, Default::default(), settings, Vec::new());
+        let has = |name: &str| all.iter().any(|plugin| plugin.name() == name);
+        assert!(has("DenyServiceExternalIPs") && has("PodSecurity") && !has("EventRateLimit"));
+        assert!(!has("LimitRanger") && !has("ResourceQuota"));
     }
 }

@@ -13,6 +13,7 @@ use api::{Object, Status};
 use async_trait::async_trait;
 use serde_json::Value;
 
+use super::configuration::PodSecurityConfig;
 use super::{Operation, Plugin, Request};
 use lookup::Lookup;
 use policy::{Level, LevelVersion, Policy};
@@ -32,6 +33,8 @@ pub struct PodSecurity {
     /// Whether namespaces without labels enforce `baseline` and warn about `restricted`, except
     /// system namespaces.
     pub hardened: bool,
+    /// The policy of namespaces without labels, and exemptions, instead of those of `hardened`.
+    pub config: Option<PodSecurityConfig>,
 }
 
 /// Namespaces that the hardened profile exempts: system components need access to the host.
@@ -203,13 +206,75 @@ impl PodSecurity {
         namespace: &str,
         labels: &BTreeMap<&str, &str>,
     ) -> (Policy, Vec<policy::BadLabel>) {
-        let hardened = self.hardened && !OF_THE_SYSTEM.contains(&namespace);
-        Policy::from_labels(labels, if hardened { Policy::HARDENED } else { Policy::OPEN })
+        Policy::from_labels(labels, self.defaults(namespace))
+    }
+
+    /// The policy of a namespace without labels.
+    fn defaults(&self, namespace: &str) -> Policy {
+        match &self.config {
+            Some(config) => config.defaults,
+            None if self.hardened && !OF_THE_SYSTEM.contains(&namespace) => Policy::HARDENED,
+            None => Policy::OPEN,
+        }
+    }
+
+    fn exempts_namespace(&self, namespace: &str) -> bool {
+        let config = self.config.as_ref();
+        config.is_some_and(|config| config.namespaces.iter().any(|exempt| exempt == namespace))
+    }
+
+    fn exempts_runtime_class(&self, spec: &Value) -> bool {
+        let class = str_at(spec, "runtimeClassName");
+        let config = self.config.as_ref().filter(|_| !class.is_empty());
+        config.is_some_and(|config| config.runtime_classes.iter().any(|exempt| exempt == class))
+    }
+
+    /// Whether the namespace or the user of the request is exempt; records that, as upstream.
+    fn exempts_request(&self, request: &Request<'_>) -> bool {
+        let Some(config) = &self.config else { return false };
+        let why = if self.exempts_namespace(request.namespace) {
+            "namespace"
+        } else if config.usernames.contains(&request.user.name) {
+            "user"
+        } else {
+            return false;
+        };
+        annotate_exemption(why);
+        true
+    }
+
+    /// Warns that the labels of an exempt namespace are ignored.
+    fn warn_of_exemption(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+        policy: &Policy,
+        labels: &BTreeMap<&str, &str>,
+    ) {
+        if policy.fully_privileged() || *policy == self.defaults(name) {
+            return;
+        }
+        let modes = [("enforce", policy.enforce), ("audit", policy.audit), ("warn", policy.warn)];
+        let is_set = |mode: &str| {
+            let level = format!("pod-security.kubernetes.io/{mode}");
+            let version = format!("{level}-version");
+            labels.contains_key(level.as_str()) || labels.contains_key(version.as_str())
+        };
+        let set: Vec<String> = modes
+            .into_iter()
+            .filter(|(mode, value)| value.level != Level::Privileged && is_set(mode))
+            .map(|(mode, value)| format!("{mode}={value}"))
+            .collect();
+        request.warn(format!(
+            "namespace \"{name}\" is exempt from Pod Security, and the policy ({}) will be ignored",
+            set.join(", ")
+        ));
     }
 
     async fn namespace(&self, request: &Request<'_>, namespace: &Value) -> Result<(), Status> {
         let name = str_in(namespace, &["metadata", "name"]);
-        let (new, errors) = self.read(name, &labels_of(namespace));
+        let given = labels_of(namespace);
+        let (new, errors) = self.read(name, &given);
         let invalid = || {
             let path = Path::new("metadata").child("labels");
             let list: Vec<Error> = errors
@@ -219,11 +284,13 @@ impl PodSecurity {
             Status::invalid("", "Namespace", name, &list)
         };
         let Some(old) = request.old.filter(|_| request.operation == Operation::Update) else {
-            return if errors.is_empty() || request.operation != Operation::Create {
-                Ok(())
-            } else {
-                Err(invalid())
-            };
+            if !errors.is_empty() && request.operation == Operation::Create {
+                return Err(invalid());
+            }
+            if self.exempts_namespace(name) {
+                self.warn_of_exemption(request, name, &new, &given);
+            }
+            return Ok(());
         };
         let (old, old_errors) = self.read(name, &labels_of(old));
         if !errors.is_empty() && errors != old_errors {
@@ -232,7 +299,11 @@ impl PodSecurity {
         let relaxed =
             new.enforce.version == old.enforce.version && new.enforce.level <= old.enforce.level;
         if new.enforce != old.enforce && new.enforce.level != Level::Privileged && !relaxed {
-            self.warn_of_existing(request, name, new.enforce).await;
+            if self.exempts_namespace(name) {
+                self.warn_of_exemption(request, name, &new, &given);
+            } else {
+                self.warn_of_existing(request, name, new.enforce).await;
+            }
         }
         Ok(())
     }
@@ -252,6 +323,9 @@ impl PodSecurity {
         let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
         for pod in pods.iter().take(MAX_PODS) {
             let Ok(value) = pod.value() else { continue };
+            if self.exempts_runtime_class(get(&value, "spec")) {
+                continue;
+            }
             let violations = evaluate(enforce, get(&value, "metadata"), get(&value, "spec"));
             if violations.is_empty() {
                 continue;
@@ -341,6 +415,11 @@ fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::Level
     crate::metrics::requests::evaluated(decision, mode, (level, &version), what);
 }
 
+/// Records in the audit annotations why a request is exempt.
+fn annotate_exemption(why: &'static str) {
+    crate::audit::annotate("pod-security.kubernetes.io/exempt", || why.to_owned());
+}
+
 /// Records the enforced policy in the audit annotations.
 fn annotate_enforced_policy(policy: &Policy) {
     let key = "pod-security.kubernetes.io/enforce-policy";
@@ -370,6 +449,9 @@ impl Plugin for PodSecurity {
             if IGNORED.contains(&request.subresource) {
                 return Ok(());
             }
+            if self.exempts_request(request) {
+                return Ok(());
+            }
             let policy = self.policy(request.namespace).await?;
             let unchanged = request.operation == Operation::Update
                 && request.old.is_some_and(|old| !significant(value, old));
@@ -380,18 +462,24 @@ impl Plugin for PodSecurity {
                 }
                 return Ok(());
             }
-            return Self::check(
-                request,
-                value,
-                &policy,
-                (get(value, "metadata"), get(value, "spec")),
-                true,
-            );
+            let spec = get(value, "spec");
+            if self.exempts_runtime_class(spec) {
+                annotate_exemption("runtimeClass");
+                return Ok(());
+            }
+            return Self::check(request, value, &policy, (get(value, "metadata"), spec), true);
         }
         let Some(pod) = pod_spec(request, value).filter(|_| request.subresource.is_empty()) else {
             return Ok(());
         };
+        if self.exempts_request(request) {
+            return Ok(());
+        }
         let policy = self.policy(request.namespace).await?;
+        if self.exempts_runtime_class(pod.1) {
+            annotate_exemption("runtimeClass");
+            return Ok(());
+        }
         Self::check(request, value, &policy, pod, false)
     }
 }

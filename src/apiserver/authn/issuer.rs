@@ -26,6 +26,8 @@ pub struct TokenIssuer {
     audiences: Vec<String>,
     key: SigningKey,
     former: Vec<PublicKey>,
+    /// `--service-account-max-token-expiration`, in seconds.
+    longest: Option<i64>,
 }
 
 fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
@@ -40,13 +42,27 @@ impl TokenIssuer {
         audiences: Vec<String>,
         key: SigningKey,
     ) -> Self {
-        Self { lookup, issuer: issuer.to_owned(), audiences, key, former: Vec::new() }
+        Self {
+            lookup,
+            issuer: issuer.to_owned(),
+            audiences,
+            key,
+            former: Vec::new(),
+            longest: None,
+        }
     }
 
     /// Adds former keys, whose signatures remain valid.
     #[must_use]
     pub fn with_former(mut self, keys: Vec<PublicKey>) -> Self {
         self.former = keys;
+        self
+    }
+
+    /// Limits the lifetime of tokens, in seconds.
+    #[must_use]
+    pub fn with_longest(mut self, seconds: Option<i64>) -> Self {
+        self.longest = seconds;
         self
     }
 
@@ -79,6 +95,7 @@ impl TokenIssuer {
         }
         let spec = Spec::read(request, &self.audiences)?;
         let seconds = spec.validate()?;
+        let seconds = self.longest.map_or(seconds, |longest| seconds.min(longest));
         let mut bound = Bound {
             namespace: namespace.to_owned(),
             serviceaccount: Reference { name: name.to_owned(), uid: account.uid.to_string() },

@@ -1,4 +1,4 @@
-//! Request timeout: 60 s, or less when the request sets one; long-running requests have none.
+//! Request timeout: 60 s by default, or less when the request sets one; long-running requests have none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,10 @@ use crate::request::body::Body;
 use crate::request::{Query, RequestInfo, scope};
 use crate::response::status;
 
-/// Upstream's `--request-timeout`.
-pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
-
 /// Ends a request with 504 when its time is over (upstream's `WithRequestDeadline` and
 /// `WithTimeoutForNonLongRunningRequests`).
 pub(crate) async fn limit(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
-    let limit = match of(&exchange.info, &exchange.query) {
+    let limit = match of(&exchange.info, &exchange.query, exchange.server.config.request_timeout) {
         Ok(limit) => limit,
         Err(refusal) => {
             audit::with(|trail| trail.refused(&exchange.info));
@@ -62,23 +59,27 @@ async fn detached(
     })
 }
 
-/// The time limit of a request; `None` for a long-running one.
+/// The time limit of a request, at most `longest`; `None` for a long-running one.
 ///
 /// # Errors
 /// 400 with upstream's text for a `timeout` that is not a Go duration.
-pub(crate) fn of(info: &RequestInfo, query: &Query) -> Result<Option<Duration>, Status> {
+pub(crate) fn of(
+    info: &RequestInfo,
+    query: &Query,
+    longest: Duration,
+) -> Result<Option<Duration>, Status> {
     if info.is_long_running() {
         return Ok(None);
     }
     let Some(text) = query.get("timeout").filter(|text| !text.is_empty()) else {
-        return Ok(Some(REQUEST_MAX));
+        return Ok(Some(longest));
     };
     let nanos = api::codec::time::parse_duration(text).map_err(|why| {
         Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
     })?;
     // Zero and negative values mean that the client sets no limit.
     let requested = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-    Ok(Some(requested.map_or(REQUEST_MAX, |limit| limit.min(REQUEST_MAX))))
+    Ok(Some(requested.map_or(longest, |limit| limit.min(longest))))
 }
 
 /// 504 when the deadline passes.
@@ -95,7 +96,7 @@ mod tests {
 
     fn limit(verb: &'static str, query: &str) -> Result<Option<Duration>, String> {
         let info = RequestInfo { verb, is_resource: true, ..RequestInfo::default() };
-        of(&info, &Query::parse(query)).map_err(|status| status.message)
+        of(&info, &Query::parse(query), Duration::from_secs(60)).map_err(|status| status.message)
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl ApiServer {
         let Some(control) = &self.inner.flow else { return Ok(None) };
         let attributes = flow_attributes(verb, gvr, name, select);
         let arrived = base::clock::now();
-        let limit = (verb != "watch").then_some(crate::filters::timeout::REQUEST_MAX);
+        let limit = (verb != "watch").then_some(self.inner.config.request_timeout);
         let entering = Entering { attributes, user, query, arrived, limit };
         control.enter(&entering).await.map(Some).map_err(|refused| refused.status())
     }

@@ -4,6 +4,7 @@
 mod transaction;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use api::{Object, Status};
 use bytes::Bytes;
@@ -36,6 +37,7 @@ pub struct Storage {
     leases: Leases,
     /// Calls the webhooks that convert custom resources.
     callout: OnceLock<Callout>,
+    event_ttl: OnceLock<Duration>,
     /// Family of the cluster's first service range.
     primary_family: OnceLock<&'static str>,
 }
@@ -87,6 +89,7 @@ impl Storage {
             transformer,
             leases: Leases::default(),
             callout: OnceLock::new(),
+            event_ttl: OnceLock::new(),
             primary_family: OnceLock::new(),
         }
     }
@@ -105,6 +108,12 @@ impl Storage {
     pub fn reach_webhooks(&self, callout: Callout) {
         // It is set only once, at start.
         let _ = self.callout.set(callout);
+    }
+
+    /// Sets how long events are stored; later calls are ignored.
+    pub fn set_event_ttl(&self, ttl: Duration) {
+        // It is set only once, at start.
+        let _ = self.event_ttl.set(ttl);
     }
 
     /// The transformer that encrypts values.
@@ -398,6 +407,7 @@ impl Storage {
         let stored = self.seal(row, &key, &prepared.plain)?;
         let lease = match row.spec.ttl {
             Some(ttl) => {
+                let ttl = self.event_ttl.get().copied().unwrap_or(ttl);
                 let lease = self.leases.for_ttl(self.backend.as_ref(), ttl).await;
                 lease.map_err(|e| status::of_store(&e))?
             }

@@ -25,6 +25,8 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         Objects::new(store::open_memory_with(&tasks), None, api::schema::Schema::builtin(), &tasks);
     let settings = Settings {
         issuer: "https://kubernetes.default.svc.cluster.local".into(),
+        former_issuers: Vec::new(),
+        token_seconds_max: None,
         service_account_key: SigningKey::generate_pem().unwrap().into(),
         address: "192.168.1.5:6443".into(),
         tokens: vec![(
@@ -42,6 +44,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         },
         authorization: AuthorizationConfig::default(),
         hardened: false,
+        admission: Default::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let mut parts = security.parts(&objects, None);

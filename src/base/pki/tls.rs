@@ -59,6 +59,50 @@ pub fn server(
     serving(Arc::new(verifier), cert, alpn)
 }
 
+/// What a server offers in handshakes, out of what this program has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Version 1.3 alone.
+    pub is_13_only: bool,
+    /// The cipher suites of version 1.2 by their names (`TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`);
+    /// empty for all.
+    pub suites: Vec<String>,
+}
+
+/// As [`server`], with a part of the versions and cipher suites.
+///
+/// # Errors
+/// When the certificates cannot be used, or nothing is left to offer.
+pub fn offering_server(
+    cert: Arc<LiveCert>,
+    hints: &[CertificateDer<'static>],
+    alpn: &[&str],
+    offer: &Offer,
+) -> Result<ServerConfig, BadConfig> {
+    let verifier = AnyClient { hints: roots(hints)?.subjects(), provider: provider() };
+    let mut offered = ring::default_provider();
+    if !offer.suites.is_empty() {
+        let is_listed = |name: &str| {
+            // Go has two names for these suites.
+            let short = name.strip_suffix("POLY1305_SHA256").map(|head| format!("{head}POLY1305"));
+            offer.suites.iter().any(|suite| suite == name || Some(suite) == short.as_ref())
+        };
+        offered.cipher_suites.retain(|suite| {
+            suite.tls13().is_some() || suite.suite().as_str().is_some_and(is_listed)
+        });
+    }
+    let has_12 = offered.cipher_suites.iter().any(|suite| suite.tls13().is_none());
+    let versions: &[&rustls::SupportedProtocolVersion] = match has_12 && !offer.is_13_only {
+        true => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        false => &[&rustls::version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(offered));
+    let builder = builder.with_protocol_versions(versions).map_err(bad)?;
+    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(cert);
+    config.alpn_protocols = protocols(alpn);
+    Ok(config)
+}
+
 fn serving(
     verifier: Arc<dyn ClientCertVerifier>,
     cert: Arc<LiveCert>,

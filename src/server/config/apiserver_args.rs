@@ -2,13 +2,15 @@
 
 use std::fmt::Display;
 
+use apiserver::admission::configuration::{self, AdmissionConfig};
 use apiserver::audit::{AuditConfig, AuditFlags, FlagError, Preset};
 use apiserver::authn;
 use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
 use component_config::flags;
 
-use super::{ISSUER, invalid_flag};
+use super::apiserver_settings::ApiServerSettings;
+use super::invalid_flag;
 use crate::command_line::AuditPreset;
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
 use crate::machine::Machine;
@@ -18,6 +20,9 @@ pub(crate) fn apiserver_arg_error(why: &dyn Display) -> CommandError {
     BAD_VALUE.usage_error(format!("--kube-apiserver-arg: {why}"))
 }
 
+/// Arguments that may be given several times.
+const MANY: [&str; 2] = ["oidc-required-claim", "oidc-signing-algs"];
+
 /// The values of `--kube-apiserver-arg` by subject.
 pub(super) struct ApiServerArgs {
     pub(super) authorization: apiserver::authz::config::AuthorizationConfig,
@@ -25,7 +30,10 @@ pub(super) struct ApiServerArgs {
     pub(super) encryption: Option<encryption::EncryptionConfig>,
     pub(super) flow: flow::FlowFlags,
     pub(super) spans: Option<request_tracing::TracingConfig>,
-    /// Audit flags and unknown ones, which [`audit_plan`] rejects.
+    pub(super) admission: AdmissionConfig,
+    /// Single values.
+    pub(super) settings: ApiServerSettings,
+    /// Audit flags.
     pub(super) audit: Vec<String>,
 }
 
@@ -38,20 +46,28 @@ impl ApiServerArgs {
         let (encryption, rest) = split(rest, encryption::EncryptionConfig::is_flag);
         let (flow, rest) = split(rest, flow::is_flag);
         let (spans, rest) = split(rest, request_tracing::is_flag);
+        let (admission, rest) = split(rest, configuration::is_flag);
+        let (audit, rest) = split(rest, |name| name.starts_with("audit-"));
+        let single = ApiServerSettings::parse(&rest)?;
+        let parsers = [&authorization, &authentication, &encryption, &flow, &spans, &audit];
+        for arguments in parsers {
+            check_once(arguments)?;
+        }
         let settings =
             authn::flags::Settings::of(&authentication).map_err(|e| apiserver_arg_error(&e))?;
-        let issuers = [ISSUER.to_owned()];
         Ok(Self {
             authorization: apiserver::authz::config::AuthorizationConfig::read(&authorization)
                 .map_err(|e| apiserver_arg_error(&e))?,
-            authentication: authn::AuthenticationConfig::read(&settings, &issuers)
+            authentication: authn::AuthenticationConfig::read(&settings, &single.issuers)
                 .map_err(|e| apiserver_arg_error(&e))?,
             encryption: encryption::EncryptionConfig::read(&encryption)
                 .map_err(|e| apiserver_arg_error(&e))?,
             flow: flow::FlowFlags::parse(&flow).map_err(|e| apiserver_arg_error(&e))?,
             spans: request_tracing::TracingConfig::read(&spans)
                 .map_err(|e| apiserver_arg_error(&e))?,
-            audit: rest,
+            admission: AdmissionConfig::read(&admission).map_err(|e| apiserver_arg_error(&e))?,
+            settings: single,
+            audit,
         })
     }
 
@@ -66,6 +82,20 @@ impl ApiServerArgs {
     }
 }
 
+/// Rejects an argument with one value that is given twice.
+fn check_once(arguments: &[String]) -> Result<(), CommandError> {
+    let names: Vec<&str> = arguments.iter().map(|argument| flags::parts(argument).0).collect();
+    let twice = names.iter().enumerate().find(|(at, name)| {
+        !MANY.contains(name) && names.iter().take(*at).any(|earlier| earlier == *name)
+    });
+    match twice {
+        Some((_, name)) => {
+            Err(apiserver_arg_error(&format!("{name} is given twice; remove one of them")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Splits arguments into those whose name matches and the rest.
 fn split(arguments: Vec<String>, is_match: fn(&str) -> bool) -> (Vec<String>, Vec<String>) {
     arguments.into_iter().partition(|argument| is_match(flags::parts(argument).0))
@@ -73,14 +103,9 @@ fn split(arguments: Vec<String>, is_match: fn(&str) -> bool) -> (Vec<String>, Ve
 
 fn audit_error(error: FlagError) -> CommandError {
     match error {
-        FlagError::Unknown(name) => UNSUPPORTED_FLAG.usage_error(format!(
-            "--kube-apiserver-arg={name} is not supported. Supported: audit-*, oidc-*, \
-             authorization-mode, authorization-config, authorization-webhook-*, \
-             authentication-token-webhook-*, authentication-config, anonymous-auth, \
-             encryption-provider-config, encryption-provider-config-automatic-reload, \
-             max-requests-inflight, max-mutating-requests-inflight, \
-             enable-priority-and-fairness, tracing-config-file"
-        )),
+        FlagError::Unknown(name) => {
+            UNSUPPORTED_FLAG.usage_error(format!("--kube-apiserver-arg={name} is not supported"))
+        }
         error => apiserver_arg_error(&error),
     }
 }

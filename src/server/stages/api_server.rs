@@ -36,6 +36,7 @@ pub(crate) async fn build_api_server(
         service_cidrs: config.cluster.service_cidrs.iter().map(ToString::to_string).collect(),
         node_ports: config.node_ports,
         flow: config.flow,
+        request_timeout: config.apiserver.request_timeout,
     };
     let server = apiserver::build(settings, parts, tasks.api.clone())
         .map_err(|e| SERVER_STOPPED.error(e))?;

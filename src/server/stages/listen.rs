@@ -78,7 +78,7 @@ async fn claim_own_name(
 /// Certificates that cannot be used.
 pub(crate) fn listen(
     server: &ApiServer,
-    certs: &ServerCerts,
+    (certs, offer): (&ServerCerts, &tls::Offer),
     listener: TcpListener,
     joins: &Arc<JoinService>,
     tunnels: &Tunnels,
@@ -88,7 +88,8 @@ pub(crate) fn listen(
     let client_ca = certs.client_ca().bundle();
     let proxy_ca = certs.request_header_ca().bundle();
     let hints = [client_ca.clone(), proxy_ca.clone()].concat();
-    let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"])
+    let serving = Arc::clone(&certs.serving);
+    let config = tls::offering_server(serving, &hints, &["h2", "http/1.1"], offer)
         .map_err(|e| DATA_DIR.error(e))?;
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())
         .map_err(|e| DATA_DIR.error(e))?;

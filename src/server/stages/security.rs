@@ -12,7 +12,7 @@ use webhook::{Callout, Services};
 
 use super::ObjectLayer;
 use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR};
-use crate::server::config::{Config, ISSUER, apiserver_arg_error};
+use crate::server::config::{Config, apiserver_arg_error};
 
 /// Builds authentication, authorization and admission; `port` is the bound port of the API.
 ///
@@ -26,7 +26,9 @@ pub(crate) async fn start_security(
     tasks: &Tasks,
 ) -> Result<Security, CommandError> {
     let settings = apiserver::security::Settings {
-        issuer: ISSUER.to_owned(),
+        issuer: config.apiserver.issuers.first().cloned().unwrap_or_default(),
+        former_issuers: config.apiserver.issuers.iter().skip(1).cloned().collect(),
+        token_seconds_max: config.apiserver.token_seconds_max,
         service_account_key: certs.service_account_key.clone(),
         address: SocketAddr::new(config.advertise, port).to_string(),
         tokens: static_tokens(config)?,
@@ -38,10 +40,14 @@ pub(crate) async fn start_security(
         callout: callout(layer, tasks),
         authorization: config.authorization.clone(),
         hardened: config.machine.is_hardened(),
+        admission: config.admission.clone(),
     };
     let security = Security::new(&layer.objects, settings).map_err(|e| DATA_DIR.error(e))?;
     security.authorization.check().await.map_err(|why| apiserver_arg_error(&why))?;
     layer.objects.storage().reach_webhooks(security.callout.clone());
+    if let Some(ttl) = config.apiserver.event_ttl {
+        layer.objects.storage().set_event_ttl(ttl);
+    }
     Ok(security)
 }
 

@@ -120,6 +120,11 @@ fn version(text: &str) -> Option<Version> {
     digits.parse().ok().filter(|_| plain).map(Version::Minor)
 }
 
+/// The level and the version of these texts; `None` for an invalid one.
+pub fn parse(level_text: &str, version_text: &str) -> (Option<Level>, Option<Version>) {
+    (level(level_text), version(version_text))
+}
+
 const fn latest(level: Level) -> LevelVersion {
     LevelVersion { level, version: Version::Latest }
 }

@@ -8,7 +8,11 @@ use serde_json::json;
 
 fn world(labels: Value) -> PodSecurity {
     let namespace = json!({"metadata": {"name": "a", "labels": labels}});
-    PodSecurity { lookup: Fixed::new(&[(&lookup::NAMESPACES, namespace)]), hardened: false }
+    PodSecurity {
+        lookup: Fixed::new(&[(&lookup::NAMESPACES, namespace)]),
+        hardened: false,
+        config: None,
+    }
 }
 
 fn bare() -> Value {
@@ -80,7 +84,9 @@ async fn a_stricter_level_warns_about_existing_pods() {
         ..creates(&lookup::NAMESPACES, "Namespace")
     };
     let (_, warnings) =
-        admit(&PodSecurity { lookup: fixed, hardened: false }, ask, new).await.unwrap();
+        admit(&PodSecurity { lookup: fixed, hardened: false, config: None }, ask, new)
+            .await
+            .unwrap();
     assert_eq!(
         warnings,
         [
@@ -168,7 +174,7 @@ async fn the_hardened_profile_enforces_baseline_without_labels() {
         let namespace = json!({"metadata": {"name": name, "labels": labels}});
         fixed.put(&lookup::NAMESPACES, namespace);
     }
-    let plugin = PodSecurity { lookup: fixed, hardened: true };
+    let plugin = PodSecurity { lookup: fixed, hardened: true, config: None };
     let create =
         |namespace, pod| admit(&plugin, Ask { namespace, ..creates(&lookup::PODS, "Pod") }, pod);
     assert_eq!(create("a", privileged()).await.unwrap_err().code, 403);
@@ -176,4 +182,40 @@ async fn the_hardened_profile_enforces_baseline_without_labels() {
     assert!(warnings[0].starts_with("would violate PodSecurity \"restricted:latest\""));
     assert!(create("kube-system", privileged()).await.unwrap().1.is_empty());
     assert!(create("open", privileged()).await.is_ok());
+}
+
+/// Upstream's exemptions: of namespaces, users and runtime classes; labels of an exempt namespace
+/// cause a warning.
+#[tokio::test]
+async fn exemptions_and_defaults_of_a_configuration_apply() {
+    let config = PodSecurityConfig {
+        defaults: Policy { enforce: Policy::HARDENED.audit, ..Policy::OPEN },
+        usernames: Vec::new(),
+        runtime_classes: vec!["kata".into()],
+        namespaces: vec!["free".into()],
+    };
+    let fixed = Fixed::new(&[]);
+    for name in ["a", "free"] {
+        fixed.put(&lookup::NAMESPACES, json!({"metadata": {"name": name}}));
+    }
+    let plugin = PodSecurity { lookup: fixed, hardened: false, config: Some(config) };
+    let create =
+        |namespace, pod| admit(&plugin, Ask { namespace, ..creates(&lookup::PODS, "Pod") }, pod);
+    let refused = create("a", bare()).await.unwrap_err();
+    assert!(refused.message.contains("violates PodSecurity \"restricted:latest\""), "{refused:?}");
+    assert!(create("free", bare()).await.is_ok());
+    let mut contained = bare();
+    contained["spec"]["runtimeClassName"] = json!("kata");
+    assert!(create("a", contained).await.is_ok());
+    let labelled = json!({"metadata": {"name": "free",
+        "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let ask = Ask { namespace: "", ..creates(&lookup::NAMESPACES, "Namespace") };
+    let (_, warnings) = admit(&plugin, ask, labelled).await.unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "namespace \"free\" is exempt from Pod Security, and the policy (enforce=baseline:latest) \
+          will be ignored"
+        ]
+    );
 }

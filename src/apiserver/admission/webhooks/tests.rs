@@ -31,6 +31,8 @@ async fn world() -> World {
         Objects::new(store::open_memory_with(&tasks), None, api::schema::Schema::builtin(), &tasks);
     let settings = Settings {
         issuer: "https://kubernetes.default.svc.cluster.local".into(),
+        former_issuers: Vec::new(),
+        token_seconds_max: None,
         service_account_key: SigningKey::generate_pem().unwrap().into(),
         address: "192.168.1.5:6443".into(),
         tokens: Vec::new(),
@@ -39,6 +41,7 @@ async fn world() -> World {
         callout: Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() },
         authorization: Default::default(),
         hardened: false,
+        admission: Default::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =
