@@ -227,7 +227,6 @@ mod tests {
         for (name, value) in [
             ("K3S_SELINUX", "true"),
             ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush"),
-            ("K3S_KUBECONFIG_GROUP", "adm"),
         ] {
             let refused = server(&[file], &[(name, value)]).unwrap_err();
             let want = format!("error[KL0102]: {name} is not supported: ");

@@ -23,11 +23,18 @@ pub fn read_token(
         (Some(token), None) => Ok(Some(token.clone())),
         (None, Some(file)) => {
             let text = base::fs::read_to_string(file)
-                .map_err(|e| BAD_VALUE.usage_error(format!("--{flag}-file: {e}")))?;
+                .map_err(|e| BAD_VALUE.usage_error(format!("--{flag}-file: {e}")))
+                .map_err(|error| error.with_fix(missing_file(flag)))?;
             Ok(Some(text.trim().parse().unwrap_or_else(|never| match never {})))
         }
         (None, None) => Ok(None),
     }
+}
+
+/// The fix for a token file that cannot be read.
+fn missing_file(flag: &str) -> String {
+    let variable = flag.replace('-', "_").to_uppercase();
+    format!("Create the file, or correct --{flag}-file or K3S_{variable}_FILE.")
 }
 
 #[cfg(test)]

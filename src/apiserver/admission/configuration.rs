@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::event_rate_limit::{EventLimit, LimitType};
 use super::pod_security::policy::{self, LevelVersion, Policy};
-use crate::flags::parts;
-use crate::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
+use component_config::flags::parts;
+use component_config::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 
 const ENABLE: &str = "enable-admission-plugins";
 const DISABLE: &str = "disable-admission-plugins";
