@@ -61,6 +61,10 @@ pub struct Machine {
     pub node_ips: Vec<IpAddr>,
     /// Backend of the pod network, if a flag sets it.
     pub backend: Option<settings::Backend>,
+    /// Whether this machine runs no server.
+    pub is_agent: bool,
+    /// Whether a flag sets the directory of local-path volumes, or the data directory above it.
+    has_own_storage: bool,
     /// Address that the API and the node listen on.
     pub listen: IpAddr,
     /// Labels of the node.
@@ -215,6 +219,9 @@ impl Machine {
             images,
             listen,
             proxy_healthz: proxy.healthz.unwrap_or(default),
+            is_agent: false,
+            has_own_storage: args.default_local_storage_path.is_some()
+                || general.data_dir.is_some(),
             labels: flags::labels(&args.node_label)?,
             taints: flags::taints(&args.node_taint)?,
             path: locations.path.clone(),
@@ -436,6 +443,8 @@ impl Machine {
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);
         agent.local_storage_dir = self.local_storage_path();
+        agent.local_storage_is_set = self.is_agent && self.has_own_storage;
+        agent.local_volume_records = directory.join("local-volumes");
         agent.system_logs_dir.clone_from(&args.log_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");

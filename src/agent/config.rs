@@ -39,7 +39,8 @@ impl Config {
             let text = "the token has no CA hash, so the agent would trust any server";
             return Err(SHORT_TOKEN.usage_error(text));
         }
-        let machine = Machine::new(&args.general, args.node, locations)?;
+        let mut machine = Machine::new(&args.general, args.node, locations)?;
+        machine.is_agent = true;
         Ok(Self { machine, server, token })
     }
 }

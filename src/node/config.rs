@@ -39,8 +39,14 @@ pub struct Config {
     pub version: String,
     /// Pod directories; `/var/lib/kubelet` unless the data directory is set.
     pub root_dir: PathBuf,
-    /// Where the directories of local-path volumes are created.
+    /// Where the directories of local-path volumes are created, unless the ConfigMap
+    /// `local-path-config` lists other paths for this node.
     pub local_storage_dir: PathBuf,
+    /// Whether flags of this agent set that directory: then it overrides the ConfigMap's path of
+    /// nodes that are not listed.
+    pub local_storage_is_set: bool,
+    /// Directory with one record per local-path volume of this node.
+    pub local_volume_records: PathBuf,
     /// Served at `/logs/` of the kubelet API: `/var/log`.
     pub system_logs_dir: PathBuf,
     /// `/var/log/pods`.
@@ -181,6 +187,8 @@ impl Config {
             version: "v1.37.1".to_owned(),
             root_dir: path("/var/lib/kubelet"),
             local_storage_dir: data_dir.join("storage"),
+            local_storage_is_set: false,
+            local_volume_records: data_dir.join("local-volumes"),
             system_logs_dir: path("/var/log"),
             pod_logs_dir: path("/var/log/pods"),
             container_logs_dir: path("/var/log/containers"),

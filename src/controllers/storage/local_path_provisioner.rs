@@ -3,22 +3,27 @@
 //! The controller writes the API objects; each node creates and removes its own directories, on
 //! request through its kubelet API.
 
+mod path_pattern;
 mod plan;
+mod settings;
 
 use std::sync::Arc;
 
-use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use api::k8s::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use api::{Object, Typed};
 use bytes::Bytes;
 use client::events::EventType;
 use client::informer::decode;
-use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, gvr_of};
+use client::{
+    Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of,
+};
 use http::Method;
 use serde::Deserialize;
 
-use self::plan::{PROVISIONER, Volume, VolumeRequest};
+use self::plan::{DirectoryRequest, PROVISIONER, Volume, VolumeNode, VolumeRequest};
+use self::settings::ProvisionerSettings;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::nodes;
@@ -28,6 +33,8 @@ use crate::framework::nodes;
 enum ProvisionError {
     #[error("node {0:?} does not exist; if it does not come back, delete the volume by hand")]
     NoNode(String),
+    #[error("node {0:?} does not exist; the scheduler selects another one")]
+    NodeDeleted(String),
     #[error("node {0:?} is not ready; this is tried again once it is")]
     NodeNotReady(String),
     #[error("node {node:?} answered with an unexpected path {path:?}")]
@@ -36,6 +43,8 @@ enum ProvisionError {
     ForeignPath,
     #[error("the volume does not name its node; delete it and its directory by hand")]
     UnknownNode,
+    #[error("no node is ready; this is tried again once one is")]
+    NoReadyNode,
     #[error("{0}")]
     Request(#[from] Error),
 }
@@ -66,6 +75,7 @@ struct Provisioner {
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
     nodes: Informer<Node>,
+    settings: Arc<ProvisionerSettings>,
 }
 
 /// Starts the controller. Keys with a namespace are claims, those without volumes.
@@ -92,6 +102,12 @@ pub(crate) fn start(context: &Context) {
         released.then(|| key(change.object())).into_iter().collect()
     });
     keyed.waits_for_sync(&classes);
+    let settings = Arc::new(ProvisionerSettings::new(recorder.clone()));
+    let (all_claims, applied) = (claims.clone(), Arc::clone(&settings));
+    keyed.watches(&informers.of::<ConfigMap>(), move |change| {
+        let claims = if applied.apply(change) { all_claims.list("") } else { Vec::new() };
+        claims.into_iter().filter(plan::is_ours).map(|c| metadata_key(c.metadata)).collect()
+    });
     let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
     keyed.watches(&nodes, move |change| {
         let node = &*change.object().key.name;
@@ -99,13 +115,15 @@ pub(crate) fn start(context: &Context) {
             return Vec::new();
         }
         let claims = all_claims.list("").into_iter().filter(plan::is_ours);
-        let claims = claims.filter(|c| plan::selected_node(c) == Some(node));
+        let claims = claims.filter(|c| plan::selected_node(c).is_none_or(|name| name == node));
         let volumes = all_volumes.list("").into_iter().filter(plan::is_released);
-        let volumes = volumes.filter(|v| plan::node_of(v) == Some(node));
+        let volumes = volumes
+            .filter(|v| !matches!(plan::node_of(v), Some(VolumeNode::Named(n)) if n != node));
         claims.map(|c| c.metadata).chain(volumes.map(|v| v.metadata)).map(metadata_key).collect()
     });
     let provisioner =
-        Arc::new(Provisioner { client, apiserver, recorder, claims, volumes, classes, nodes });
+        Provisioner { client, apiserver, recorder, claims, volumes, classes, nodes, settings };
+    let provisioner = Arc::new(provisioner);
     keyed.run(&context.tasks, "local-path-provisioner", 2, move |(namespace, name)| {
         let provisioner = Arc::clone(&provisioner);
         async move {
@@ -141,15 +159,27 @@ impl Provisioner {
                 format!("failed to provision volume with StorageClass {class_name:?}: {why}");
             self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
         };
-        let request = match plan::request(&claim, &class) {
-            Ok(request) => request,
-            // Only another claim or class helps, and the change of the claim wakes this key.
+        if let Some(node) = plan::selected_node(&claim)
+            && self.nodes.cache().get("", node).is_none()
+        {
+            failed(&ProvisionError::NodeDeleted(node.to_owned()));
+            return self.reschedule(namespace, name).await;
+        }
+        let request = self.settings.with(|config| plan::request(&claim, &class, config));
+        let request = match request {
+            Ok(Ok(request)) => request,
+            // Only another claim, class or ConfigMap helps. The change of the claim or of the
+            // ConfigMap wakes this key.
+            Ok(Err(why)) => {
+                failed(&why);
+                return Ok(Action::Done);
+            }
             Err(why) => {
                 failed(&why);
                 return Ok(Action::Done);
             }
         };
-        match self.make(&claim, &request).await {
+        match self.make(&claim, request).await {
             Ok(volume) => {
                 let text = format!("Successfully provisioned volume {volume}");
                 self.recorder.event(&claim, EventType::Normal, "ProvisioningSucceeded", text);
@@ -162,6 +192,14 @@ impl Provisioner {
         }
     }
 
+    /// Removes the selected node from a claim, so that the scheduler selects another one.
+    async fn reschedule(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let patch = json!({"metadata": {"annotations": {plan::SELECTED_NODE: null}}});
+        let patch = Patch::Merge(&patch);
+        settled(self.client.patch::<PersistentVolumeClaim>(namespace, name, "", &patch).await)?;
+        Ok(Action::Done)
+    }
+
     /// The Node object, if the node is ready to serve requests.
     fn ready_node(&self, name: &str) -> Result<Node, ProvisionError> {
         let node = self.nodes.get("", name).ok_or_else(|| ProvisionError::NoNode(name.into()))?;
@@ -171,23 +209,53 @@ impl Provisioner {
         }
     }
 
+    /// A ready node: for a directory that every node reaches.
+    fn any_ready_node(&self) -> Result<Node, ProvisionError> {
+        let mut nodes = self.nodes.list("").into_iter();
+        nodes.find(|node| nodes::ready(node) == Some("True")).ok_or(ProvisionError::NoReadyNode)
+    }
+
+    /// The ready node that holds the directory of a volume, or reaches it.
+    fn node_of(&self, volume: &PersistentVolume) -> Result<Node, ProvisionError> {
+        match plan::node_of(volume).ok_or(ProvisionError::UnknownNode)? {
+            VolumeNode::Named(name) => self.ready_node(name),
+            VolumeNode::Shared(name) => {
+                let made_it = name.and_then(|name| self.ready_node(name).ok());
+                made_it.map_or_else(|| self.any_ready_node(), Ok)
+            }
+            VolumeNode::Labelled { key, value } => {
+                let has_label = |node: &Node| {
+                    let labels = node.metadata.labels.as_ref();
+                    labels.and_then(|labels| labels.get(key)).is_some_and(|label| label == value)
+                };
+                let node = self.nodes.list("").into_iter().find(has_label);
+                let name = node.and_then(|node| node.metadata.name);
+                self.ready_node(&name.ok_or_else(|| ProvisionError::NoNode(value.to_owned()))?)
+            }
+        }
+    }
+
     /// Makes the directory on its node, and the volume.
     async fn make(
         &self,
         claim: &PersistentVolumeClaim,
-        request: &VolumeRequest,
+        mut request: VolumeRequest,
     ) -> Result<String, ProvisionError> {
-        let node = self.ready_node(&request.node)?;
+        let node = match request.node.as_str() {
+            "" => self.any_ready_node()?,
+            name => self.ready_node(name)?,
+        };
+        request.node = node.metadata.name.clone().unwrap_or_default();
         let labels = node.metadata.labels.as_ref();
-        let host = labels.and_then(|l| l.get("kubernetes.io/hostname")).unwrap_or(&request.node);
-        let url = directory_url(&request.node, &request.directory, request.storage.as_deref());
+        let label = labels.and_then(|l| l.get(&request.affinity_key)).unwrap_or(&request.node);
+        let url = directory_url(&request.node, &request.directory);
         let DirectoryMade { path } =
             serde_json::from_slice(&self.kubelet(Method::POST, &url).await?)
                 .map_err(Error::from)?;
         if !plan::is_directory(&path, &request.directory) {
             return Err(ProvisionError::BadPath { node: request.node.clone(), path });
         }
-        let Volume { name, object } = plan::volume(claim, request, &path, host);
+        let Volume { name, object } = plan::volume(claim, &request, &path, label);
         let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
         match self.client.create("", &object).await {
             Err(error) if error.is_already_exists() => {}
@@ -221,18 +289,26 @@ impl Provisioner {
 
     async fn remove(&self, volume: &PersistentVolume) -> Result<(), ProvisionError> {
         let directory = plan::directory(volume).ok_or(ProvisionError::ForeignPath)?;
-        let node = plan::node_of(volume).ok_or(ProvisionError::UnknownNode)?;
-        self.ready_node(node)?;
-        let url = directory_url(node, &directory.name, Some(&directory.storage));
-        self.kubelet(Method::DELETE, &url).await?;
+        let node = self.node_of(volume)?.metadata.name.unwrap_or_default();
+        self.kubelet(Method::DELETE, &directory_url(&node, &directory)).await?;
         Ok(())
     }
 }
 
 /// The URL of a volume directory in the kubelet API of its node.
-fn directory_url(node: &str, name: &str, storage: Option<&str>) -> String {
-    let query = storage.map(|s| format!("?storagePath={}", api::uri::escaped(s)));
-    let (name, query) = (api::uri::escaped(name), query.unwrap_or_default());
+fn directory_url(node: &str, directory: &DirectoryRequest) -> String {
+    let storage = directory.storage.as_ref();
+    let is_default = storage.is_some_and(|storage| storage.is_default).then(|| "true".to_owned());
+    let query: Vec<String> = [
+        ("storagePath", storage.map(|storage| storage.path.clone())),
+        ("storageDefault", is_default),
+        ("folder", directory.folder.clone()),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!("{name}={}", api::uri::escaped(&value?))))
+    .collect();
+    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let name = api::uri::escaped(&directory.name);
     Client::path(&gvr_of::<Node>(), "", node, &format!("proxy/localVolumes/{name}{query}"))
 }
 
@@ -250,17 +326,28 @@ fn became_ready(change: &Change) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use api::local_path::StorageDirectory;
     use serde_json::json;
 
     use super::*;
 
     #[test]
     fn the_storage_directory_is_escaped_in_the_url() {
-        assert_eq!(
-            directory_url("n1", "pvc-u_n_c", Some("/var/a b")),
-            "/api/v1/nodes/n1/proxy/localVolumes/pvc-u_n_c?storagePath=%2Fvar%2Fa%20b"
-        );
-        assert_eq!(directory_url("n1", "pvc-u", None), "/api/v1/nodes/n1/proxy/localVolumes/pvc-u");
+        let storage =
+            |path: &str, is_default| Some(StorageDirectory { path: path.to_owned(), is_default });
+        for (storage, folder, want) in [
+            (None, None, ""),
+            (storage("/var/a b", false), None, "?storagePath=%2Fvar%2Fa%20b"),
+            (
+                storage("/s", true),
+                Some("n/c/x".to_owned()),
+                "?storagePath=%2Fs&storageDefault=true&folder=n%2Fc%2Fx",
+            ),
+        ] {
+            let name = "pvc-u_n_c".to_owned();
+            let url = directory_url("n1", &DirectoryRequest { name, storage, folder });
+            assert_eq!(url, format!("/api/v1/nodes/n1/proxy/localVolumes/pvc-u_n_c{want}"));
+        }
     }
 
     #[test]
