@@ -17,6 +17,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use axum::{Extension, Router};
 use base::accept::{Accepted, accept};
 use base::{Kind, Shutdown};
@@ -59,7 +60,9 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> Result<(), Infallible> {
     let auth = auth::ApiAuth::new(node.api.client.clone(), &node.identity.config.node_name);
-    let api = Arc::new(KubeletApi { node, table, auth, stats: StatsCache::default() });
+    let local_paths = ArcSwapOption::empty();
+    let api = KubeletApi { node, table, auth, stats: StatsCache::default(), local_paths };
+    let api = Arc::new(api);
     let tasks = api.node.tasks.clone();
     let router = router::router(api);
     let acceptor = TlsAcceptor::from(config.tls);

@@ -7,10 +7,11 @@
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use api::Status;
 use api::k8s::api::core::v1::ConfigMap;
-use api::local_path::{CONFIG_MAP, KEY, LocalPathConfig, NAMESPACE};
+use api::local_path::{CONFIG_MAP, KEY, LocalPathConfig, LocalPathConfigError, NAMESPACE};
 use http::{Method, Response, StatusCode};
 use serde_json::json;
 
@@ -52,6 +53,8 @@ enum LocalVolumeError {
     NotDirectory(PathBuf),
     #[error("{0:?} exists after its removal")]
     NotRemoved(PathBuf),
+    #[error("ConfigMap {NAMESPACE}/{CONFIG_MAP} is invalid: {0}")]
+    InvalidConfig(LocalPathConfigError),
     #[error("cannot read ConfigMap {NAMESPACE}/{CONFIG_MAP}: {0}")]
     Config(client::Error),
     #[error("{0}")]
@@ -65,6 +68,7 @@ impl LocalVolumeError {
             Self::StorageDirectory { .. }
             | Self::OtherPath { .. }
             | Self::NotRecorded(_)
+            | Self::InvalidConfig(_)
             | Self::NotDirectory(_) => (409, "Conflict"),
             Self::Config(_) => (503, "ServiceUnavailable"),
             Self::NotRemoved(_) | Self::Io(_) => (500, "InternalError"),
@@ -191,8 +195,19 @@ async fn is_configured(api: &KubeletApi, path: &str) -> Result<bool, LocalVolume
         Err(error) if error.is_not_found() => return Ok(false),
         Err(error) => return Err(LocalVolumeError::Config(error)),
     };
-    let config = map.data.as_ref().and_then(|data| LocalPathConfig::parse(data.get(KEY)?).ok());
-    Ok(config.is_some_and(|config| config.allows(&api.node.identity.config.node_name, path)))
+    let text = map.data.as_ref().and_then(|data| data.get(KEY));
+    let config = match LocalPathConfig::parse(text.map(String::as_str).unwrap_or_default()) {
+        Ok(config) => {
+            let config = Arc::new(config);
+            api.local_paths.store(Some(Arc::clone(&config)));
+            config
+        }
+        // As the provisioner, the node uses the former configuration.
+        Err(error) => {
+            api.local_paths.load_full().ok_or_else(|| LocalVolumeError::InvalidConfig(error))?
+        }
+    };
+    Ok(config.allows(&api.node.identity.config.node_name, path))
 }
 
 /// The storage directory of a volume, which this node allows.

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use api::local_path::LocalPathConfig;
+use arc_swap::ArcSwapOption;
+
 use super::auth::ApiAuth;
 use super::stats::cache::StatsCache;
 use crate::context::Node;
@@ -14,4 +17,6 @@ pub(crate) struct KubeletApi {
     pub(crate) table: PodTable,
     pub(super) auth: ApiAuth,
     pub(super) stats: StatsCache,
+    /// The last valid configuration of local-path volumes that this process has read.
+    pub(super) local_paths: ArcSwapOption<LocalPathConfig>,
 }

@@ -115,6 +115,11 @@ pub(super) enum UnsupportedClaim {
     NoNode,
     #[error("{0:?} is not a recognised volume type")]
     VolumeType(String),
+    #[error(
+        "volumes of sharedFileSystemPath cannot be of the type local; set the annotation \
+         volumeType=hostPath of the claim, or defaultVolumeType=hostPath of the StorageClass"
+    )]
+    SharedLocal,
     /// The namespace or name of the claim contains a slash.
     #[error("{0:?} is not the name of a directory")]
     DirectoryName(String),
@@ -205,6 +210,10 @@ pub(super) fn request(
         "hostpath" => false,
         _ => return Err(UnsupportedClaim::VolumeType(kind.to_owned())),
     };
+    // A `local` volume needs the affinity to a node.
+    if local && is_shared {
+        return Err(UnsupportedClaim::SharedLocal);
+    }
     let meta = &claim.metadata;
     let part = |p: &Option<String>| p.clone().unwrap_or_default();
     let name = format!("pvc-{}", part(&meta.uid));
@@ -458,7 +467,11 @@ mod tests {
         let mut claim = claim(&["ReadWriteMany"]);
         claim.metadata.annotations.as_mut().unwrap().remove(SELECTED_NODE);
         let config = LocalPathConfig::parse(r#"{"sharedFileSystemPath":"/nfs"}"#).unwrap();
-        let request = request(&claim, &class(), Some(&config)).unwrap();
+        let refused = request(&claim, &class(), Some(&config)).unwrap_err();
+        assert_eq!(refused, UnsupportedClaim::SharedLocal);
+        let mut class = class();
+        class.metadata.annotations = None;
+        let request = request(&claim, &class, Some(&config)).unwrap();
         assert!(request.is_shared && request.node.is_empty());
         let object = volume(&claim, &request, "/nfs/pvc-u_n_c", "").object;
         assert_eq!(object["spec"]["nodeAffinity"], Value::Null);
