@@ -4,7 +4,9 @@
 mod excluded_endpoints;
 mod flags;
 mod images;
+mod kubelet_args;
 mod name;
+mod node_id;
 mod proxy_args;
 
 use std::collections::BTreeMap;
@@ -83,6 +85,8 @@ pub struct Machine {
     images: ImageConfig,
     /// The variable `PATH`.
     pub path: String,
+    /// The settings of `--kubelet-arg`.
+    kubelet: kubelet_args::KubeletSettings,
     /// Address of the service proxy's `/healthz`.
     proxy_healthz: Option<SocketAddr>,
     /// Settings without effect, each with the reason.
@@ -176,13 +180,28 @@ impl Machine {
     /// The first invalid flag, by name.
     pub fn new(
         general: &GeneralArgs,
-        args: NodeArgs,
+        mut args: NodeArgs,
         locations: &Locations,
     ) -> Result<Self, CommandError> {
-        let node_name = match &args.node_name {
+        let mut kubelet = kubelet_args::parse(&args.components.kubelet_arg)?;
+        args.protect_kernel_defaults |= kubelet.protect_kernel_defaults;
+        if let Some(path) = kubelet.resolv_conf.take() {
+            args.resolv_conf = path;
+        }
+        if let Some(path) = kubelet.root_dir.take() {
+            args.kubelet_root_dir = path;
+        }
+        let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
+        if !data_dir.is_absolute() {
+            return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
+        }
+        let mut node_name = match &args.node_name {
             Some(name) => name.clone(),
             None => host_name(),
         };
+        if args.addresses.with_node_id {
+            node_name = format!("{node_name}-{}", node_id::ensure(&data_dir.join("agent"))?);
+        }
         if let Some(why) = node_name_error(&node_name) {
             return Err(match &args.node_name {
                 Some(name) => invalid_flag("node-name", name, why),
@@ -200,6 +219,8 @@ impl Machine {
             Some(text) => Some(text.parse().map_err(|e| invalid_flag("flannel-backend", text, e))?),
             None => None,
         };
+        flags::dns_names("node-internal-dns", &args.addresses.node_internal_dns)?;
+        flags::dns_names("node-external-dns", &args.addresses.node_external_dns)?;
         let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
         if !data_dir.is_absolute() {
             return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
@@ -215,6 +236,12 @@ impl Machine {
         let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;
         let default = (port != 0).then(|| SocketAddr::new(listen, port));
         without_effect.append(&mut proxy.without_effect);
+        without_effect.append(&mut kubelet.without_effect);
+        let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
+        labels.extend(flags::labels(&args.node_label)?);
+        let own = flags::taints(&args.node_taint)?;
+        taints.retain(|t| !own.iter().any(|o| o.key == t.key && o.effect == t.effect));
+        taints.extend(own);
         Ok(Self {
             images,
             listen,
@@ -222,8 +249,9 @@ impl Machine {
             is_agent: false,
             has_own_storage: args.default_local_storage_path.is_some()
                 || general.data_dir.is_some(),
-            labels: flags::labels(&args.node_label)?,
-            taints: flags::taints(&args.node_taint)?,
+            labels,
+            taints,
+            kubelet,
             path: locations.path.clone(),
             without_effect,
             power: node::MachineShutdown::default(),
@@ -437,6 +465,16 @@ impl Machine {
         );
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
+        agent.external_ips.clone_from(&args.addresses.node_external_ip);
+        agent.internal_dns.clone_from(&args.addresses.node_internal_dns);
+        agent.external_dns.clone_from(&args.addresses.node_external_dns);
+        agent.addresses_are_set = !args.node_ip.is_empty();
+        agent.external_cloud = cluster.external_cloud || self.kubelet.external_cloud;
+        if !agent.external_cloud {
+            agent.provider_id = format!("kube-lite://{}", self.node_name);
+            agent.instance_type = "kube-lite".to_owned();
+        }
+        self.kubelet.apply(&mut agent);
         agent.machine_shutdown = self.power.clone();
         agent.resource_usage = self.resource_usage.clone();
         agent.shutdown_grace = self.shutdown_grace;

@@ -7,6 +7,7 @@ use ::cluster::token::Secret;
 use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod certificate;
+mod cloud;
 mod cluster;
 mod components;
 mod datastore;
@@ -25,6 +26,7 @@ pub(crate) use self::manifests::ManifestArgs;
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
+pub(super) use cloud::{CloudControllerArgs, NodeAddressArgs};
 pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
@@ -240,6 +242,8 @@ pub struct ServerArgs {
     pub components: ComponentArgs,
     #[command(flatten)]
     pub manifests: ManifestArgs,
+    #[command(flatten)]
+    pub cloud: CloudControllerArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 

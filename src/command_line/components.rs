@@ -5,6 +5,7 @@ pub mod apiserver;
 pub mod controller_manager;
 pub mod etcd;
 pub mod feature_gates;
+pub mod kubelet;
 pub mod proxy;
 pub mod scheduler;
 

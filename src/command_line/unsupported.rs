@@ -3,7 +3,6 @@
 
 /// The name of each flag without dashes, and the text that follows `… is not supported: `.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
     (
@@ -15,11 +14,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not implemented"),
     ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded"),
-    (
-        "kubelet-arg",
-        "kube-lite has no separate kubelet; see the section Node of `kube-lite server --help`",
-    ),
-    ("node-external-ip", "external addresses are not implemented"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
     ("selinux", "SELinux labels are not implemented"),
     (
@@ -28,7 +22,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),
-    ("with-node-id", "kube-lite appends no id to the node name; use --node-name"),
     (
         "apiserver-bind-address",
         "one listener serves the API and the join protocol; use --bind-address",
@@ -42,8 +35,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("image-credential-provider-bin-dir", "use credentials in registries.yaml or imagePullSecrets"),
     ("image-credential-provider-config", "use credentials in registries.yaml or imagePullSecrets"),
     ("log", "kube-lite logs to standard error; redirect it, or read `journalctl -u kube-lite`"),
-    ("node-external-dns", "external addresses are not implemented"),
-    ("node-internal-dns", "further names of nodes are not implemented"),
     ("supervisor-port", "one port serves the API and the join protocol; use --https-listen-port"),
     ("advertise-port", "clients reach the API at --https-listen-port"),
 ];
@@ -53,7 +44,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "alsologtostderr",
     "disable-apiserver",
     "disable-apiserver-lb",
-    "disable-cloud-controller",
     "disable-etcd",
     "disable-helm-controller",
     "disable-selinux",
@@ -67,7 +57,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "selinux",
     "supervisor-metrics",
     "tls-san-security",
-    "with-node-id",
 ];
 
 /// The reason why a flag is not supported; `None` for all other flags.

@@ -15,6 +15,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("endpointslice-mirroring-controller", crate::network::endpointslice_mirroring::start),
     ("endpoints-controller", crate::network::endpoints::start),
     ("node-lifecycle-controller", crate::nodes::node_lifecycle::start),
+    ("cloud-node-controller", crate::nodes::cloud_node::start),
     ("taint-eviction-controller", crate::nodes::taint_eviction::start),
     ("node-ipam-controller", crate::nodes::node_ipam::start),
     ("pod-garbage-collector-controller", crate::workloads::pod_gc::start),

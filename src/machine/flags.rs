@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
 use api::node_labels::{Reserved, reserved};
-use api::validation::names::{label_value, qualified_name};
+use api::validation::names::{dns1123_subdomain, label_value, qualified_name};
 
 use node::ShutdownGracePeriod;
 
@@ -51,6 +51,16 @@ pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, Comma
         }
     };
     given.iter().map(parse).collect()
+}
+
+/// Checks names of a node in the DNS.
+pub(super) fn dns_names(flag: &str, given: &[String]) -> Result<(), CommandError> {
+    for name in given {
+        if let Some(why) = dns1123_subdomain(name).into_iter().next() {
+            return Err(invalid_flag(flag, name, why));
+        }
+    }
+    Ok(())
 }
 
 /// The longest time by which pods may delay a shutdown of the machine.

@@ -18,7 +18,6 @@ use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::events;
 use crate::eviction;
-use crate::eviction::pressure;
 use crate::housekeeping;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
@@ -80,7 +79,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
     let machine = Machine::read();
     let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
-    let cgroups = set_up_cgroups(&config, &allocatable)?;
+    let cgroups = set_up_cgroups(&config, &machine, &allocatable)?;
     if containerd.is_some() {
         import_pause_image(&config, &socket, &runtime, &tasks).await?;
     }
@@ -91,15 +90,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
     let operations = Arc::clone(runtime.operations());
-    let registries = Arc::new(ArcSwap::from_pointee(config.runtime.registries.clone()));
-    let mut handles = RuntimeHandles::new(
-        Arc::new(runtime),
-        version,
-        operations,
-        cgroups,
-        registries,
-        PinnedImages::new(config.runtime.pause_image.as_deref().unwrap_or(pause::IMAGE)),
-    );
+    let mut handles =
+        RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, &config);
     if containerd.is_some() {
         let registry = image_registry(&config, &handles, &socket, &tasks);
         handles.image_registry = Some(registry);
@@ -108,7 +100,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         tasks: tasks.clone(),
         runtime: handles,
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
-        caches: NodeCaches::new(&client, &tasks, allocatable).await,
+        caches: NodeCaches::new(&client, &tasks, allocatable, &config).await,
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
@@ -159,13 +151,15 @@ fn create_directories(config: &Config) -> std::io::Result<()> {
 /// Creates the cgroup of all pods with the limits that follow from `allocatable`.
 fn set_up_cgroups(
     config: &Config,
+    machine: &Machine,
     allocatable: &BTreeMap<String, Quantity>,
 ) -> std::io::Result<Cgroups> {
     let mut cgroups = Cgroups::new(&config.cgroup_root);
     let of = |name: &str| allocatable.get(name).copied();
     // The limit of all pods together lies above the eviction threshold: pods are then evicted by
     // rank before the kernel's OOM killer picks a process.
-    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
+    let threshold = config.eviction.memory.map_or(0, |least| least.of(machine.memory));
+    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(threshold);
     cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
     Ok(cgroups)
 }

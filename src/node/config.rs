@@ -11,6 +11,7 @@ use api::k8s::api::core::v1::Taint;
 use client::Client;
 use tokio::sync::watch;
 
+use crate::eviction::thresholds::EvictionThresholds;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
@@ -29,6 +30,17 @@ pub struct Config {
     pub not_ready_pods: NotReadyPods,
     /// External addresses, reported as `ExternalIP`.
     pub external_ips: Vec<IpAddr>,
+    /// Names reported as `InternalDNS`.
+    pub internal_dns: Vec<String>,
+    /// Names reported as `ExternalDNS`.
+    pub external_dns: Vec<String>,
+    /// Whether an external cloud controller initializes the node (the kubelet's
+    /// `--cloud-provider=external`).
+    pub external_cloud: bool,
+    /// Whether a flag sets the addresses of the node.
+    pub addresses_are_set: bool,
+    /// Value of the label `node.kubernetes.io/instance-type`; empty for none.
+    pub instance_type: String,
     /// Labels set at registration.
     pub labels: BTreeMap<String, String>,
     /// Taints set at registration.
@@ -67,8 +79,28 @@ pub struct Config {
     pub resolv_conf: PathBuf,
     /// Maximum number of pods on this node.
     pub max_pods: u32,
+    /// Maximum number of pods for each CPU; zero for no such limit.
+    pub pods_per_core: u32,
+    /// Maximum number of processes and threads of each pod; `None` for no limit.
+    pub pod_pids_max: Option<i64>,
+    /// Whether containers without a seccomp profile get the runtime's.
+    pub seccomp_default: bool,
+    /// Sysctls that pods may set in addition to the safe ones; a trailing `*` matches any rest.
+    pub allowed_sysctls: Vec<String>,
     /// Resources reserved for the system, by name, such as `cpu: 100m`.
     pub reserved: BTreeMap<String, String>,
+    /// Resources reserved for Kubernetes itself, in the same form.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// When pods are evicted.
+    pub eviction: EvictionThresholds,
+    /// A condition of pressure lasts this long after the last shortage.
+    pub pressure_transition: Duration,
+    /// Image pulls at one time.
+    pub image_pulls_max: usize,
+    /// An image is kept for this long after it was first listed.
+    pub image_age_min: Duration,
+    /// How often the status of the node is computed.
+    pub status_check_interval: Duration,
     /// A container log is rotated at this size, in bytes.
     pub log_max_size: u64,
     /// Number of files kept of one container's log, the current one included.
@@ -80,7 +112,8 @@ pub struct Config {
     /// How often an unchanged node status is sent.
     pub status_interval: Duration,
     /// The stricter defaults of `--profile=hardened`: the runtime's seccomp profile and no raw
-    /// packets for containers that do not set these, and a limit on the processes of each pod.
+    /// packets for containers that do not set these, and a limit on the processes of each pod
+    /// unless another one is set.
     pub hardened: bool,
     /// The kubelet API; `None` disables it.
     pub kubelet_api: Option<KubeletApiConfig>,
@@ -181,6 +214,11 @@ impl Config {
             addresses: watch::channel(vec![node_ip]).1,
             not_ready_pods: NotReadyPods::default(),
             external_ips: Vec::new(),
+            internal_dns: Vec::new(),
+            external_dns: Vec::new(),
+            external_cloud: false,
+            addresses_are_set: false,
+            instance_type: String::new(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             provider_id: String::new(),
@@ -221,7 +259,18 @@ impl Config {
             resolv_conf: path("/etc/resolv.conf"),
             // The following are the defaults of `KubeletConfiguration` v1beta1.
             max_pods: 110,
+            pods_per_core: 0,
+            pod_pids_max: None,
+            seccomp_default: false,
+            allowed_sysctls: Vec::new(),
             reserved: BTreeMap::new(),
+            kube_reserved: BTreeMap::new(),
+            eviction: EvictionThresholds::default(),
+            pressure_transition: Duration::from_secs(300),
+            // More pulls would share the same bandwidth.
+            image_pulls_max: 4,
+            image_age_min: Duration::from_secs(120),
+            status_check_interval: Duration::from_secs(10),
             log_max_size: 10 << 20,
             log_max_files: 5,
             image_gc_high: 85,

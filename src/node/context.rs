@@ -29,15 +29,13 @@ use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::objects::ReferencedObjects;
 use crate::pods::probe_metrics::ProbeMetrics;
 use crate::runtime::image_folder::PinnedImages;
+use crate::runtime::images::pause;
 use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
 
 use labels::Labels;
-
-/// Image pulls at one time; more would share the same bandwidth.
-const PULLS_MAX: usize = 4;
 
 /// One node agent.
 #[derive(Debug)]
@@ -83,19 +81,19 @@ impl RuntimeHandles {
         version: RuntimeVersion,
         operations: Arc<OperationMetrics>,
         cgroups: Cgroups,
-        registries: Arc<ArcSwap<Registries>>,
-        pinned: PinnedImages,
+        config: &Config,
     ) -> Self {
+        let pause_image = config.runtime.pause_image.as_deref();
         Self {
             cri,
             version,
             operations,
             cgroups,
             probes: Arc::default(),
-            registries,
+            registries: Arc::new(ArcSwap::from_pointee(config.runtime.registries.clone())),
             image_registry: None,
-            pinned,
-            pulls: Semaphore::new(PULLS_MAX),
+            pinned: PinnedImages::new(pause_image.unwrap_or(pause::IMAGE)),
+            pulls: Semaphore::new(config.image_pulls_max),
         }
     }
 }
@@ -165,12 +163,13 @@ impl NodeCaches {
         client: &Client,
         tasks: &Tasks,
         allocatable: BTreeMap<String, Quantity>,
+        config: &Config,
     ) -> Self {
         Self {
             allocatable: ArcSwap::from_pointee(allocatable),
             labels: Labels::open(client, tasks).await,
             container_owners: ContainerOwners::default(),
-            pressure: NodePressure::default(),
+            pressure: NodePressure::new(config.pressure_transition),
             network_problem: Mutex::default(),
             status_changed: Notify::new(),
         }

@@ -289,6 +289,7 @@ fn cluster_settings(
         cluster_dns,
         cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
         backend: backend.unwrap_or_default(),
+        external_cloud: args.cloud.disable_cloud_controller,
         servers: vec![SocketAddr::new(advertise, args.https_listen_port).to_string()],
         ..ClusterSettings::default()
     };
@@ -335,6 +336,9 @@ impl Config {
         let is_disabled = |name: &str| args.disable.iter().any(|d| d == name);
         if is_disabled("coredns") {
             cluster_dns.clear();
+        }
+        if args.cloud.disable_cloud_controller {
+            components.disabled_controllers.push("cloud-node-controller".into());
         }
         if is_disabled("local-storage") {
             components.disabled_controllers.push("local-path-provisioner".into());

@@ -35,6 +35,9 @@ pub struct ClusterSettings {
     /// The overlay backend, unless a node's own flag overrides it.
     #[serde(default)]
     pub backend: Backend,
+    /// Whether an external cloud controller initializes the nodes (`--disable-cloud-controller`).
+    #[serde(default)]
+    pub external_cloud: bool,
     /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_mtu: Option<u32>,
@@ -61,6 +64,7 @@ impl Default for ClusterSettings {
             proxy: true,
             network_policies: true,
             backend: Backend::default(),
+            external_cloud: false,
             pod_mtu: None,
             embedded_registry: false,
             system_default_registry: None,
@@ -81,6 +85,7 @@ impl ClusterSettings {
             ("service proxy", self.proxy != other.proxy),
             ("network policies", self.network_policies != other.network_policies),
             ("overlay", self.backend != other.backend),
+            ("cloud controller", self.external_cloud != other.external_cloud),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
             (

@@ -23,6 +23,10 @@ pub struct ComponentArgs {
 /// Arguments of the components of a node.
 #[derive(Debug, Args, Clone, Default)]
 pub struct NodeComponentArgs {
+    /// Argument of the kubelet, such as max-pods=200; one that would change something and is not
+    /// supported is rejected
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
+    pub kubelet_arg: Vec<String>,
     /// Argument of kube-proxy, such as healthz-bind-address=0.0.0.0:10256
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
     pub kube_proxy_arg: Vec<String>,

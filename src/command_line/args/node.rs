@@ -56,13 +56,17 @@ pub struct NodeArgs {
     /// Addresses of this node, one per family [default: those of the default route]
     #[arg(long, short = 'i', value_name = "IP", value_delimiter = ',', help_heading = "Node")]
     pub node_ip: Vec<IpAddr>,
+    #[command(flatten)]
+    pub addresses: super::NodeAddressArgs,
     /// Labels of this node
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
     pub node_label: Vec<String>,
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
-    /// Directory of local-path volumes [default: storage in the data directory]
+    /// Directory of local-path volumes, unless the ConfigMap local-path-config lists this node; a
+    /// server's is that of all nodes without this flag or --data-dir [default: storage in the data
+    /// directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,
     /// Network between nodes: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another

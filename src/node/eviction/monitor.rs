@@ -12,11 +12,12 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use crate::config::Config;
-use crate::context::Node;
+use crate::context::{Node, NodeIdentity};
 use crate::events::NodeEventRecorder;
-use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN, ScarceResource, Shortage};
+use crate::eviction::pressure::{ScarceResource, Shortage};
 use crate::eviction::ranking;
 use crate::eviction::ranking::{ContainerUsage, PodUsage};
+use crate::eviction::thresholds::Threshold;
 use crate::housekeeping::image_gc;
 use crate::machine;
 use crate::pods::observed::label;
@@ -36,7 +37,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     loop {
-        let shortages = measure(&node.identity.config);
+        let shortages = measure(&node.identity);
         if node.caches.pressure.record(&shortages) {
             node.caches.status_changed.notify_one();
         }
@@ -53,23 +54,46 @@ pub(crate) async fn run(
 }
 
 /// Returns the current shortages, memory first.
-fn measure(config: &Config) -> Vec<Shortage> {
+fn measure(identity: &NodeIdentity) -> Vec<Shortage> {
+    let config = &identity.config;
+    let limits = &config.eviction;
     let mut out = Vec::new();
-    if let Some(available) = machine::memory_available().filter(|a| *a < MEMORY_MIN) {
-        out.push(Shortage { of: ScarceResource::Memory, threshold: MEMORY_MIN, available });
+    if let (Some(least), Some(available)) = (limits.memory, machine::memory_available()) {
+        let threshold = least.of(identity.machine.memory);
+        if available < threshold {
+            out.push(Shortage { of: ScarceResource::Memory, threshold, available });
+        }
     }
-    for path in [&config.root_dir, &config.runtime.data_dir] {
+    for (path, space, inodes) in [
+        (&config.root_dir, limits.nodefs, limits.nodefs_inodes),
+        (&config.runtime.data_dir, limits.imagefs, limits.imagefs_inodes),
+    ] {
         let Some(disk) = machine::disk(path) else { continue };
-        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let least = |all: u64| bytes(all) / 100 * DISK_PERCENT_MIN;
-        let short = |free: u64, all: u64| all > 0 && bytes(free) < least(all);
-        if short(disk.free, disk.size) || short(disk.inodes_free, disk.inodes) {
-            let (threshold, available) = (least(disk.size), bytes(disk.free));
-            out.push(Shortage { of: ScarceResource::Storage, threshold, available });
+        if let Some(shortage) = disk_shortage(disk, space, inodes) {
+            out.push(shortage);
             break;
         }
     }
     out
+}
+
+/// The shortage of a file system, in bytes also if inodes are short.
+fn disk_shortage(
+    disk: machine::Disk,
+    space: Option<Threshold>,
+    inodes: Option<Threshold>,
+) -> Option<Shortage> {
+    let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let is_short = |least: Option<Threshold>, free: u64, all: u64| {
+        all > 0 && least.is_some_and(|least| amount(free) < least.of(amount(all)))
+    };
+    let short =
+        is_short(space, disk.free, disk.size) || is_short(inodes, disk.inodes_free, disk.inodes);
+    short.then(|| Shortage {
+        of: ScarceResource::Storage,
+        threshold: space.map_or(0, |least| least.of(amount(disk.size))),
+        available: amount(disk.free),
+    })
 }
 
 /// Removes unused images; evicts one pod if that does not suffice.
@@ -86,7 +110,7 @@ async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
     );
     if shortage.of == ScarceResource::Storage {
         image_gc::free_images(&node.runtime, table).await;
-        if !measure(&node.identity.config).iter().any(|s| s.of == ScarceResource::Storage) {
+        if !measure(&node.identity).iter().any(|s| s.of == ScarceResource::Storage) {
             return;
         }
     }
@@ -216,6 +240,24 @@ fn disk_usage(path: &Path, depth: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_is_short_of_space_or_inodes() {
+        let disk = |free, inodes_free| machine::Disk {
+            size: 1000,
+            free,
+            used: 1000 - free,
+            inodes: 100,
+            inodes_free,
+        };
+        let (space, inodes) = (Some(Threshold::Percent(5.0)), Some(Threshold::Amount(10)));
+        assert_eq!(disk_shortage(disk(50, 10), space, inodes), None);
+        let of = ScarceResource::Storage;
+        let short = Some(Shortage { of, threshold: 50, available: 49 });
+        assert_eq!(disk_shortage(disk(49, 10), space, inodes), short);
+        assert!(disk_shortage(disk(50, 9), space, inodes).is_some());
+        assert_eq!(disk_shortage(disk(0, 0), None, None), None);
+    }
 
     #[test]
     fn disk_usage_counts_blocks_and_not_links() {

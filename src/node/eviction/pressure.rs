@@ -5,17 +5,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Minimum of available memory (`memory.available` of upstream's `evictionHard`), in bytes.
-pub(crate) const MEMORY_MIN: i64 = 100 << 20;
-
-/// Minimum of free space and inodes of a file system, in percent. These are the values of k3s
-/// (`nodefs` and `imagefs` 5 %), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of
-/// the inodes is upstream's.
-pub(crate) const DISK_PERCENT_MIN: i64 = 5;
-
-/// A condition lasts this long after the last shortage (`evictionPressureTransitionPeriod`).
-const TRANSITION_PERIOD: Duration = Duration::from_secs(300);
-
 /// A resource that the node can be short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScarceResource {
@@ -42,16 +31,24 @@ pub(crate) struct Shortage {
 }
 
 /// The time of the last shortage of memory and of storage.
-#[derive(Debug, Default)]
-pub(crate) struct NodePressure(Mutex<(Option<Instant>, Option<Instant>)>);
+#[derive(Debug)]
+pub(crate) struct NodePressure {
+    last: Mutex<(Option<Instant>, Option<Instant>)>,
+    /// A condition lasts this long after the last shortage (`evictionPressureTransitionPeriod`).
+    transition_period: Duration,
+}
 
 impl NodePressure {
+    pub(crate) fn new(transition_period: Duration) -> Self {
+        Self { last: Mutex::default(), transition_period }
+    }
+
     pub(super) fn record(&self, shortages: &[Shortage]) -> bool {
         let before = self.current();
         let now = base::clock::now();
         let last_shortage =
             |of: ScarceResource| shortages.iter().any(|s| s.of == of).then_some(now);
-        let mut state = self.0.lock();
+        let mut state = self.last.lock();
         state.0 = last_shortage(ScarceResource::Memory).or(state.0);
         state.1 = last_shortage(ScarceResource::Storage).or(state.1);
         drop(state);
@@ -60,8 +57,9 @@ impl NodePressure {
 
     /// The conditions MemoryPressure and DiskPressure.
     pub(crate) fn current(&self) -> (bool, bool) {
-        let state = self.0.lock();
-        let holds = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < TRANSITION_PERIOD);
+        let state = self.last.lock();
+        let holds =
+            |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < self.transition_period);
         (holds(state.0), holds(state.1))
     }
 }
@@ -72,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_pressure_condition_is_reported_when_it_begins() {
-        let pressure = NodePressure::default();
+        let pressure = NodePressure::new(Duration::from_secs(300));
         let shortage = Shortage { of: ScarceResource::Storage, threshold: 2, available: 1 };
         assert!(!pressure.record(&[]));
         assert!(pressure.record(&[shortage]));

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use client::events::EventType;
 use proto::runtime::v1 as cri;
-use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::context::{Node, RuntimeHandles};
@@ -12,9 +11,6 @@ use crate::events;
 use crate::machine;
 use crate::pods::table::PodTable;
 use crate::runtime::RuntimeError;
-
-/// An image is kept for this long after it was first listed (kubelet's `imageMinimumGCAge`).
-const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
 
 /// Removes unused images, longest known first, when their file system is full.
 ///
@@ -47,7 +43,8 @@ pub(super) async fn collect_images(
     }
     let unused = unused_images(&node.runtime, table, images).await;
     let mut unused = unused.ok_or(ImageGcError::NoContainerList)?;
-    unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
+    let age = node.identity.config.image_age_min;
+    unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= age));
     unused.sort_by_key(|i| first_listed.get(&i.id).copied());
     let (mut freed, mut errors) = (0_u64, Vec::new());
     for image in unused {

@@ -10,6 +10,8 @@ pub(super) fn configz(api: &KubeletApi) -> String {
     let listening = config.kubelet_api.as_ref().and_then(|http| http.listener.local_addr().ok());
     let address = listening.map(|address| address.ip().to_string());
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
+    let eviction: std::collections::BTreeMap<&str, String> =
+        config.eviction.texts().into_iter().collect();
     json!({"kubeletconfig": {
         "staticPodPath": config.manifest_dirs.first(),
         "syncFrequency": "5m0s",
@@ -27,15 +29,19 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "nodeLeaseDurationSeconds": 40,
         "imageGCHighThresholdPercent": config.image_gc_high,
         "imageGCLowThresholdPercent": config.image_gc_low,
-        "imageMinimumGCAge": "2m0s",
+        "imageMinimumGCAge": seconds(config.image_age_min),
         "cgroupRoot": config.cgroup_root,
         "cgroupsPerQOS": true,
         "cgroupDriver": "cgroupfs",
         "maxPods": config.max_pods,
-        "evictionHard": {
-            "memory.available": "100Mi", "nodefs.available": "5%", "nodefs.inodesFree": "5%",
-            "imagefs.available": "5%", "imagefs.inodesFree": "5%"},
-        "evictionPressureTransitionPeriod": "5m0s",
+        "podsPerCore": config.pods_per_core,
+        "podPidsLimit": config.pod_pids_max.unwrap_or(-1),
+        "seccompDefault": config.hardened || config.seccomp_default,
+        "allowedUnsafeSysctls": config.allowed_sysctls,
+        "maxParallelImagePulls": config.image_pulls_max,
+        "nodeStatusUpdateFrequency": seconds(config.status_check_interval),
+        "evictionHard": eviction,
+        "evictionPressureTransitionPeriod": seconds(config.pressure_transition),
         "failSwapOn": false,
         "enableDebuggingHandlers": true,
         "enableSystemLogHandler": true,
@@ -43,6 +49,7 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "containerLogMaxSize": config.log_max_size.to_string(),
         "containerLogMaxFiles": config.log_max_files,
         "systemReserved": config.reserved,
+        "kubeReserved": config.kube_reserved,
         "enforceNodeAllocatable": ["pods"],
         "containerRuntimeEndpoint": config.runtime.endpoint.clone()
             .unwrap_or_else(|| config.runtime.run_dir.join("containerd.sock")),

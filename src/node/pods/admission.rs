@@ -27,7 +27,7 @@ pub(crate) fn check(
     let allocatable = caches.allocatable.load();
     pressure(caches.pressure.current(), pod)
         .or_else(|| supported_fields::unsupported_field(pod, identity.features))
-        .or_else(|| sysctls(pod))
+        .or_else(|| sysctls(pod, &identity.config.allowed_sysctls))
         .or_else(|| capacity::insufficient_resource(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
         .or_else(|| selector(&identity.config.node_name, &caches.labels.load(), pod))
@@ -61,8 +61,8 @@ fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<Rejection> {
     ))
 }
 
-fn sysctls(pod: &Pod) -> Option<Rejection> {
-    let name = cri_config::unsafe_sysctl(pod)?;
+fn sysctls(pod: &Pod, allowed: &[String]) -> Option<Rejection> {
+    let name = cri_config::unsafe_sysctl(pod, allowed)?;
     Some(Rejection::new("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted")))
 }
 

@@ -105,7 +105,7 @@ pub(crate) fn sandbox(
     let linux = cri::LinuxPodSandboxConfig {
         cgroup_parent: cgroup_parent.to_owned(),
         security_context: Some(security::sandbox(pod)?),
-        sysctls: sysctls(pod)?,
+        sysctls: sysctls(pod, &config.allowed_sysctls)?,
         resources: Some(cri::LinuxContainerResources {
             cpu_period: resources::CPU_PERIOD,
             cpu_quota: resources::quota(limits.cpu_milli),
@@ -160,17 +160,23 @@ const SAFE_SYSCTLS: [&str; 14] = [
     "net.ipv4.tcp_notsent_lowat",
 ];
 
-/// The first sysctl of a pod that is not safe.
-pub(crate) fn unsafe_sysctl(pod: &Pod) -> Option<String> {
+/// The first sysctl of a pod that is neither safe nor allowed.
+pub(crate) fn unsafe_sysctl(pod: &Pod, allowed: &[String]) -> Option<String> {
+    let is_allowed = |name: &str| {
+        allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == pattern,
+        })
+    };
     let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
     list.into_iter()
         .flatten()
         .map(|s| s.name.replace('/', "."))
-        .find(|n| !SAFE_SYSCTLS.contains(&n.as_str()))
+        .find(|n| !SAFE_SYSCTLS.contains(&n.as_str()) && !is_allowed(n))
 }
 
-fn sysctls(pod: &Pod) -> Result<HashMap<String, String>, InvalidPodSpec> {
-    if let Some(name) = unsafe_sysctl(pod) {
+fn sysctls(pod: &Pod, allowed: &[String]) -> Result<HashMap<String, String>, InvalidPodSpec> {
+    if let Some(name) = unsafe_sysctl(pod, allowed) {
         return Err(InvalidPodSpec(format!("forbidden sysctl: {name:?} not allowlisted")));
     }
     let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
@@ -196,6 +202,8 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) seccomp_root: &'a Path,
     /// Whether the stricter defaults of the hardened profile apply.
     pub(crate) hardened: bool,
+    /// Whether a container without a seccomp profile gets the runtime's.
+    pub(crate) seccomp_default: bool,
 }
 
 /// Returns the configuration of a container.
@@ -217,6 +225,9 @@ pub(crate) fn container(
     labels.insert(label::CONTAINER_NAME.to_owned(), member.name().to_owned());
     let mut security =
         security::container(pod, member, &input.image_user, input.seccomp_root, input.hardened)?;
+    if input.seccomp_default {
+        security::apply_seccomp_default(pod, member, &mut security);
+    }
     if let (Some(id), Some(namespaces)) = (&input.target_id, &mut security.namespace_options)
         && namespaces.pid() == cri::NamespaceMode::Container
     {

@@ -19,7 +19,7 @@ use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::config::addresses_changed;
+use crate::config::{Config, addresses_changed};
 use crate::context::Node;
 use crate::events;
 use crate::machine;
@@ -99,6 +99,8 @@ pub(crate) async fn run(
             }
             renew_at = base::clock::now() + RENEW_INTERVAL;
         }
+        let check_at = base::clock::now() + reporter.node.identity.config.status_check_interval;
+        let renew_at = renew_at.min(check_at);
         let next =
             if ready { renew_at } else { renew_at.min(base::clock::now() + NOT_READY_INTERVAL) };
         tokio::select! {
@@ -154,6 +156,54 @@ fn watch_node_object(node: &Arc<Node>, observed: &Arc<ObservedNode>) {
     });
 }
 
+/// Label of the kind of machine, and its deprecated name. A value that is there already stays.
+const INSTANCE_TYPE: [&str; 2] =
+    ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
+/// Taint of a node that waits for a cloud controller (`cloudproviderapi.TaintExternalCloudProvider`).
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Annotation with the addresses of `--node-ip`, from which a cloud controller selects
+/// (`cloudproviderapi.AnnotationAlphaProvidedIPAddr`).
+const PROVIDED_ADDRESSES: &str = "alpha.kubernetes.io/provided-node-ip";
+
+/// Taints of a new node: those of the flags, and that of nodes without cloud controller.
+fn initial_taints(config: &Config) -> Vec<core::Taint> {
+    let mut taints = config.taints.clone();
+    if config.external_cloud {
+        taints.push(core::Taint {
+            key: UNINITIALIZED.to_owned(),
+            value: Some("true".to_owned()),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        });
+    }
+    taints
+}
+
+/// The annotation with the addresses that a cloud controller may select.
+fn provided_addresses(config: &Config) -> Option<(String, String)> {
+    let ips: Vec<String> = config.node_ips().iter().map(ToString::to_string).collect();
+    (config.external_cloud && config.addresses_are_set)
+        .then(|| (PROVIDED_ADDRESSES.to_owned(), ips.join(",")))
+}
+
+/// The merge patch of the parts that a cloud controller would set, where an existing node lacks
+/// them.
+fn cloud_patch(config: &Config, node: &core::Node) -> Option<Value> {
+    let mut patch = serde_json::Map::new();
+    let spec = node.spec.as_ref();
+    let has_id = spec.and_then(|s| s.provider_id.as_ref()).is_some_and(|id| !id.is_empty());
+    if !has_id && !config.provider_id.is_empty() {
+        patch.insert("spec".into(), json!({"providerID": config.provider_id}));
+    }
+    let notes = node.metadata.annotations.as_ref();
+    if let Some((name, value)) = provided_addresses(config)
+        && notes.and_then(|notes| notes.get(&name)) != Some(&value)
+    {
+        patch.insert("metadata".into(), json!({"annotations": {name: value}}));
+    }
+    (!patch.is_empty()).then(|| Value::Object(patch))
+}
+
 /// Labels that every node has.
 fn labels(node: &Node) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
@@ -166,20 +216,28 @@ fn labels(node: &Node) -> BTreeMap<String, String> {
     ] {
         out.insert(key.to_owned(), value.to_owned());
     }
+    let config = &node.identity.config;
+    for key in INSTANCE_TYPE {
+        if !config.instance_type.is_empty() && !config.labels.contains_key(key) {
+            out.insert(key.to_owned(), config.instance_type.clone());
+        }
+    }
     out
 }
 
 /// Creates the Node object, or updates an existing one to the flags.
 async fn register(node: &Node) -> Result<core::Node, client::Error> {
     let name = &node.identity.config.node_name;
-    let own = labels(node);
+    let mut own = labels(node);
     let flags =
         NodeFlags { labels: &node.identity.config.labels, taints: &node.identity.config.taints };
     let mut annotations = flags.annotations();
     annotations
         .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
+    annotations.extend(provided_addresses(&node.identity.config));
     let mut labels = node.identity.config.labels.clone();
     labels.extend(own.clone());
+    let taints = initial_taints(&node.identity.config);
     let object = core::Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -189,8 +247,7 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
         },
         spec: Some(core::NodeSpec {
             provider_id: Some(node.identity.config.provider_id.clone()).filter(|p| !p.is_empty()),
-            taints: (!node.identity.config.taints.is_empty())
-                .then(|| node.identity.config.taints.clone()),
+            taints: (!taints.is_empty()).then_some(taints),
             ..core::NodeSpec::default()
         }),
         ..core::Node::default()
@@ -199,10 +256,18 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
         Ok(created) => created,
         Err(error) if error.is_already_exists() => {
             let existing: core::Node = node.api.client.get("", name).await?;
-            match flags.patch(&existing, &own, base::clock::unix_time().as_secs()) {
-                Some(patch) => node.api.client.patch("", name, "", &Patch::Merge(&patch)).await?,
-                None => existing,
+            let have = existing.metadata.labels.as_ref();
+            let is_known = |key: &str| have.is_some_and(|labels| labels.contains_key(key));
+            own.retain(|key, _| !(INSTANCE_TYPE.contains(&key.as_str()) && is_known(key)));
+            let patches = [
+                flags.patch(&existing, &own, base::clock::unix_time().as_secs()),
+                cloud_patch(&node.identity.config, &existing),
+            ];
+            let mut current = existing;
+            for patch in patches.into_iter().flatten() {
+                current = node.api.client.patch("", name, "", &Patch::Merge(&patch)).await?;
             }
+            current
         }
         Err(error) => return Err(error),
     };
@@ -223,7 +288,10 @@ struct NodeReporter {
 impl NodeReporter {
     /// Writes the status if it changed or the interval is over; returns whether the node is ready.
     async fn status(&mut self) -> bool {
-        let (status, ready) = status::node_status(&self.node).await;
+        let (mut status, ready) = status::node_status(&self.node).await;
+        if self.node.identity.config.external_cloud {
+            status::leave_addresses(&mut status, self.object.status.as_ref());
+        }
         let overruled = self.observed.overruled.swap(false, Ordering::Relaxed);
         let late = |at: Instant| at.elapsed() >= self.node.identity.config.status_interval;
         let due = overruled || self.status_at.is_none_or(late);
@@ -324,6 +392,28 @@ impl NodeReporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_an_external_cloud_waits_for_its_controller() {
+        let ip = "192.0.2.1".parse().unwrap();
+        let mut config = Config::new("n", ip, "/d".into(), "/r".into());
+        config.provider_id = "kube-lite://n".to_owned();
+        assert!(initial_taints(&config).is_empty());
+        let patch = |config: &Config, value: Value| {
+            cloud_patch(config, &serde_json::from_value(value).unwrap())
+        };
+        let id = json!({"spec": {"providerID": "kube-lite://n"}});
+        assert_eq!(patch(&config, json!({"metadata": {}})), Some(id));
+        let known = json!({"metadata": {}, "spec": {"providerID": "k3s://n"}});
+        assert_eq!(patch(&config, known), None, "a provider id never changes");
+        config.provider_id = String::new();
+        (config.external_cloud, config.addresses_are_set) = (true, true);
+        let taint = initial_taints(&config).remove(0);
+        assert_eq!((&*taint.key, &*taint.effect), (UNINITIALIZED, "NoSchedule"));
+        let note = json!({"metadata": {"annotations": {PROVIDED_ADDRESSES: "192.0.2.1"}}});
+        assert_eq!(patch(&config, json!({"metadata": {}})), Some(note.clone()));
+        assert_eq!(patch(&config, note), None);
+    }
 
     #[test]
     fn cordoning_and_uncordoning_are_events() {

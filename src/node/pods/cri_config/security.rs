@@ -132,6 +132,22 @@ fn seccomp(
     }
 }
 
+/// Gives a container without a seccomp profile the runtime's, as upstream's `seccompDefault`.
+pub(super) fn apply_seccomp_default(
+    pod: &Pod,
+    member: &PodContainer,
+    context: &mut cri::LinuxContainerSecurityContext,
+) {
+    let own = member.container.security_context.as_ref();
+    let of_pod = pod.spec().security_context.as_ref();
+    let is_set = own.is_some_and(|s| s.seccomp_profile.is_some())
+        || of_pod.is_some_and(|s| s.seccomp_profile.is_some());
+    let is_privileged = own.is_some_and(|s| s.privileged == Some(true));
+    if !is_set && !is_privileged {
+        context.seccomp = Some(profile(ProfileType::RuntimeDefault, ""));
+    }
+}
+
 fn apparmor(
     profile_: Option<&core::AppArmorProfile>,
 ) -> Result<Option<cri::SecurityProfile>, InvalidPodSpec> {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::backoff::CrashBackoff;
 use super::error::{KillPodError, SyncError};
 use super::reporter::{SharedProgress, observe_pod};
+use crate::config::Config;
 use crate::context::Node;
 use crate::events;
 use crate::pods::handle::DesiredPod;
@@ -28,7 +29,12 @@ use crate::volumes::{self, PodVolumes};
 
 /// Limit of processes and threads of one pod under the hardened profile: more than services need,
 /// and few enough to protect other pods.
-pub(super) const PIDS_MAX: i64 = 4096;
+const PIDS_MAX: i64 = 4096;
+
+/// The limit of processes and threads of each pod.
+pub(super) fn pids_max(config: &Config) -> Option<i64> {
+    config.pod_pids_max.or(config.hardened.then_some(PIDS_MAX))
+}
 
 /// The part of a pod worker that acts.
 #[derive(Debug)]
@@ -139,11 +145,7 @@ impl PodActions {
         };
         make().map_err(|error| report(events::FAILED, SyncError::Directories(error)))?;
         // The pod's limits are raised before those of the containers and lowered after them.
-        let raised = self
-            .node
-            .runtime
-            .cgroups
-            .raise(pod, self.node.identity.config.hardened.then_some(PIDS_MAX));
+        let raised = self.node.runtime.cgroups.raise(pod, pids_max(&self.node.identity.config));
         raised
             .map_err(|error| report(events::FAILED_CREATE_POD_CONTAINER, SyncError::Cgroup(error)))
     }

@@ -3,8 +3,8 @@
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
-use super::actions::PIDS_MAX;
 use super::actions::PodActions;
+use super::actions::pids_max;
 use super::error::ResizeError;
 use crate::events;
 use crate::pods::observed::{ObservedPod, ObservedState, label};
@@ -145,8 +145,8 @@ impl PodActions {
             }
         }
         if failed.is_none() {
-            let pids_max = self.node.identity.config.hardened.then_some(PIDS_MAX);
-            failed = self.node.runtime.cgroups.apply(pod, pids_max).err().map(ResizeError::Cgroup);
+            let limit = pids_max(&self.node.identity.config);
+            failed = self.node.runtime.cgroups.apply(pod, limit).err().map(ResizeError::Cgroup);
         }
         if any && failed.is_none() {
             let message = resize::event_message(pod, "Pod resize completed", "");

@@ -73,19 +73,11 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
     config.container_logs_dir = folder.join("container-logs");
     let cgroups = Cgroups::in_folder(folder.join("cgroup"));
     let version = RuntimeVersion { name: "fake".to_owned(), version: "1".to_owned() };
-    let registries = config.runtime.registries.clone();
     Arc::new(Node {
         tasks: tasks.clone(),
-        runtime: RuntimeHandles::new(
-            Arc::new(runtime),
-            version,
-            Arc::default(),
-            cgroups,
-            Arc::new(arc_swap::ArcSwap::from_pointee(registries)),
-            PinnedImages::default(),
-        ),
+        runtime: RuntimeHandles::new(Arc::new(runtime), version, Arc::default(), cgroups, &config),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
-        caches: NodeCaches::new(&client, tasks, BTreeMap::new()).await,
+        caches: NodeCaches::new(&client, tasks, BTreeMap::new(), &config).await,
         identity: NodeIdentity {
             config,
             machine: Machine::read(),

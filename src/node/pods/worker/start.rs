@@ -354,6 +354,7 @@ impl PodActions {
             huge_page_sizes: node.runtime.cgroups.huge_page_sizes(),
             seccomp_root: &seccomp_root,
             hardened: node.identity.config.hardened,
+            seccomp_default: node.identity.config.seccomp_default,
         };
         cri_config::container(pod, member, input)
     }

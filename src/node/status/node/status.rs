@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::context::{Node, RuntimeHandles};
 use crate::events;
-use crate::eviction::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
+use crate::eviction::thresholds::Threshold;
 use crate::machine;
 use crate::pods::resources;
 use crate::runtime::RuntimeError;
@@ -28,11 +28,16 @@ pub(crate) fn capacity_and_allocatable(
 ) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     let disk = machine::disk(&node_config.root_dir)
         .map_or(0, |disk| i64::try_from(disk.size).unwrap_or(i64::MAX));
+    let cpus = u32::try_from(machine.cpus).unwrap_or(u32::MAX);
+    let pods = match node_config.pods_per_core {
+        0 => node_config.max_pods,
+        each => node_config.max_pods.min(each.saturating_mul(cpus)),
+    };
     let mut capacity = BTreeMap::from([
         ("cpu".to_owned(), Quantity::from_int(machine.cpus)),
         ("memory".to_owned(), Quantity::bytes(machine.memory)),
         ("ephemeral-storage".to_owned(), Quantity::bytes(disk)),
-        ("pods".to_owned(), Quantity::from_int(i64::from(node_config.max_pods))),
+        ("pods".to_owned(), Quantity::from_int(i64::from(pods))),
     ]);
     for (size, count) in machine::huge_pages() {
         let name = resources::huge_page_resource(size);
@@ -45,9 +50,11 @@ pub(crate) fn capacity_and_allocatable(
             *value = value.minus(amount).max(zero);
         }
     };
-    take("memory", Quantity::bytes(MEMORY_MIN));
-    take("ephemeral-storage", Quantity::bytes(disk / 100 * DISK_PERCENT_MIN));
-    for (name, text) in &node_config.reserved {
+    let limits = &node_config.eviction;
+    let threshold = |least: Option<Threshold>, all: i64| least.map_or(0, |least| least.of(all));
+    take("memory", Quantity::bytes(threshold(limits.memory, machine.memory)));
+    take("ephemeral-storage", Quantity::bytes(threshold(limits.nodefs, disk)));
+    for (name, text) in node_config.reserved.iter().chain(&node_config.kube_reserved) {
         take(name, Quantity::parse(text).unwrap_or(zero));
     }
     (capacity, allocatable)
@@ -192,8 +199,15 @@ fn addresses(config: &crate::Config) -> Value {
         }
     };
     let mut out: Vec<Value> = config.node_ips().iter().map(of("InternalIP")).collect();
-    out.extend(config.external_ips.iter().map(of("ExternalIP")));
+    if !config.external_cloud {
+        out.extend(config.external_ips.iter().map(of("ExternalIP")));
+    }
     out.push(json!({"type": "Hostname", "address": config.hostname}));
+    if !config.external_cloud {
+        let of = |type_: &'static str| move |name: &String| json!({"type": type_, "address": name});
+        out.extend(config.internal_dns.iter().map(of("InternalDNS")));
+        out.extend(config.external_dns.iter().map(of("ExternalDNS")));
+    }
     // Merging by type would lose the second address of a type.
     out.push(json!({"$patch": "replace"}));
     Value::Array(out)
@@ -212,6 +226,17 @@ async fn images(runtime: &RuntimeHandles) -> Value {
             json!({"names": names, "sizeBytes": image.size})
         })
         .collect()
+}
+
+/// Leaves the addresses of a node to the cloud controller once it has any, as upstream's kubelet
+/// does.
+pub(super) fn leave_addresses(status: &mut Value, before: Option<&core::NodeStatus>) {
+    let addresses = before.and_then(|status| status.addresses.as_ref());
+    if addresses.is_some_and(|addresses| !addresses.is_empty())
+        && let Some(status) = status.as_object_mut()
+    {
+        status.remove("addresses");
+    }
 }
 
 /// Whether another component set the condition `Ready` to unknown.
@@ -283,6 +308,36 @@ mod tests {
         ] {
             assert_eq!(readiness_event(before, ready), expected, "{before:?} {ready}");
         }
+    }
+
+    #[test]
+    fn addresses_have_the_types_of_the_flags() {
+        let ip = |text: &str| text.parse().unwrap();
+        let mut config = crate::Config::new("n", ip("192.0.2.1"), "/d".into(), "/r".into());
+        config.external_ips = vec![ip("203.0.113.1"), ip("2001:db8::1")];
+        config.internal_dns = vec!["n.internal".into()];
+        config.external_dns = vec!["n.example.com".into()];
+        let types = |config: &crate::Config| {
+            let list = addresses(config);
+            let list = list.as_array().unwrap().iter();
+            let texts = list.filter_map(|a| Some((a.get("type")?.clone(), a["address"].clone())));
+            let texts =
+                texts.map(|(t, a)| format!("{} {}", t.as_str().unwrap(), a.as_str().unwrap()));
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(
+            types(&config),
+            "InternalIP 192.0.2.1, ExternalIP 203.0.113.1, ExternalIP 2001:db8::1, Hostname n, \
+             InternalDNS n.internal, ExternalDNS n.example.com"
+        );
+        config.external_cloud = true;
+        assert_eq!(types(&config), "InternalIP 192.0.2.1, Hostname n");
+        let mut own = json!({"addresses": addresses(&config), "x": 1});
+        leave_addresses(&mut own, Some(&status(json!({}))));
+        assert!(own.get("addresses").is_some());
+        let known = status(json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}));
+        leave_addresses(&mut own, Some(&known));
+        assert_eq!(own, json!({"x": 1}));
     }
 
     #[test]

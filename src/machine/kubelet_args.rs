@@ -1,0 +1,328 @@
+//! The settings in `--kubelet-arg`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::Quantity;
+use api::k8s::api::core::v1::Taint;
+use node::EvictionThresholds;
+
+use super::flags;
+use crate::command_line::components::Arguments;
+use crate::command_line::components::kubelet::KUBELET;
+use crate::error_catalogue::{CommandError, UNSUPPORTED_FLAG};
+
+/// Maximum number of image pulls at one time.
+const PULLS_MAX: usize = 64;
+/// The shortest interval of status updates.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The settings of the node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KubeletSettings {
+    pub(super) max_pods: Option<u32>,
+    pub(super) pods_per_core: Option<u32>,
+    pub(super) pod_pids_max: Option<i64>,
+    pub(super) seccomp_default: bool,
+    pub(super) allowed_sysctls: Vec<String>,
+    pub(super) reserved: BTreeMap<String, String>,
+    pub(super) kube_reserved: BTreeMap<String, String>,
+    pub(super) eviction: Option<EvictionThresholds>,
+    pub(super) pressure_transition: Option<Duration>,
+    pub(super) image_pulls_max: Option<usize>,
+    pub(super) image_age_min: Option<Duration>,
+    pub(super) image_gc_high: Option<u8>,
+    pub(super) image_gc_low: Option<u8>,
+    pub(super) log_max_size: Option<u64>,
+    pub(super) log_max_files: Option<usize>,
+    pub(super) status_check_interval: Option<Duration>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) taints: Vec<Taint>,
+    pub(super) external_cloud: bool,
+    pub(super) provider_id: Option<String>,
+    pub(super) protect_kernel_defaults: bool,
+    pub(super) resolv_conf: Option<PathBuf>,
+    pub(super) root_dir: Option<PathBuf>,
+    /// Arguments without effect, each with the reason.
+    pub(super) without_effect: Vec<String>,
+}
+
+/// Replaces a value by one that an argument sets.
+fn set<T: Clone>(value: &mut T, argument: &Option<T>) {
+    if let Some(argument) = argument {
+        value.clone_from(argument);
+    }
+}
+
+impl KubeletSettings {
+    /// Writes the settings to the configuration of the node.
+    pub(super) fn apply(&self, config: &mut node::Config) {
+        set(&mut config.max_pods, &self.max_pods);
+        set(&mut config.pods_per_core, &self.pods_per_core);
+        set(&mut config.eviction, &self.eviction);
+        set(&mut config.pressure_transition, &self.pressure_transition);
+        set(&mut config.image_pulls_max, &self.image_pulls_max);
+        set(&mut config.image_age_min, &self.image_age_min);
+        set(&mut config.image_gc_high, &self.image_gc_high);
+        set(&mut config.image_gc_low, &self.image_gc_low);
+        set(&mut config.log_max_size, &self.log_max_size);
+        set(&mut config.log_max_files, &self.log_max_files);
+        set(&mut config.status_check_interval, &self.status_check_interval);
+        set(&mut config.provider_id, &self.provider_id);
+        config.pod_pids_max = self.pod_pids_max;
+        config.seccomp_default = self.seccomp_default;
+        config.allowed_sysctls.clone_from(&self.allowed_sysctls);
+        config.reserved.clone_from(&self.reserved);
+        config.kube_reserved.clone_from(&self.kube_reserved);
+    }
+}
+
+/// Checks the arguments.
+///
+/// # Errors
+/// The first argument that is invalid or not supported, by name.
+pub(super) fn parse(given: &[String]) -> Result<KubeletSettings, CommandError> {
+    let mut arguments = KUBELET.parse(given)?;
+    let pids = arguments.number::<i64>("pod-max-pids", -1..=i64::MAX)?;
+    let eviction = arguments.value("eviction-hard").map(EvictionThresholds::parse).transpose();
+    let (gc_high, gc_low) = image_thresholds(&arguments)?;
+    let external_cloud = cloud_provider(&mut arguments)?;
+    tls_version(&mut arguments)?;
+    Ok(KubeletSettings {
+        max_pods: arguments.number("max-pods", 1..=u32::MAX)?,
+        pods_per_core: arguments.number("pods-per-core", 0..=u32::MAX)?,
+        pod_pids_max: pids.filter(|pids| *pids > 0),
+        seccomp_default: arguments.boolean("seccomp-default")?.unwrap_or_default(),
+        allowed_sysctls: sysctls(&arguments)?,
+        reserved: reserved(&arguments, "system-reserved")?,
+        kube_reserved: reserved(&arguments, "kube-reserved")?,
+        eviction: eviction.map_err(|error| arguments.invalid("eviction-hard", error))?,
+        pressure_transition: arguments
+            .duration("eviction-pressure-transition-period", Duration::ZERO)?,
+        image_pulls_max: image_pulls(&arguments)?,
+        image_age_min: image_age(&arguments)?,
+        image_gc_high: gc_high,
+        image_gc_low: gc_low,
+        log_max_size: log_size(&arguments)?,
+        log_max_files: arguments.number("container-log-max-files", 2..=usize::MAX)?,
+        status_check_interval: arguments.duration("node-status-update-frequency", SECOND)?,
+        labels: flags::labels(&list(&arguments, "node-labels"))
+            .map_err(|error| arguments.invalid("node-labels", error.details))?,
+        taints: flags::taints(&list(&arguments, "register-with-taints"))
+            .map_err(|error| arguments.invalid("register-with-taints", error.details))?,
+        external_cloud,
+        provider_id: arguments.value("provider-id").map(str::to_owned),
+        protect_kernel_defaults: arguments.boolean("protect-kernel-defaults")?.unwrap_or_default(),
+        resolv_conf: absolute(&arguments, "resolv-conf")?,
+        root_dir: absolute(&arguments, "root-dir")?,
+        without_effect: arguments.without_effect,
+    })
+}
+
+/// The parts of the comma-separated lists of an argument.
+fn list(arguments: &Arguments, name: &str) -> Vec<String> {
+    let parts = arguments.values(name).iter().flat_map(|value| value.split(','));
+    parts.map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+fn absolute(arguments: &Arguments, name: &str) -> Result<Option<PathBuf>, CommandError> {
+    let path = arguments.value(name).map(PathBuf::from);
+    match path {
+        Some(path) if !path.is_absolute() => {
+            Err(arguments.invalid(name, "must be an absolute path"))
+        }
+        path => Ok(path),
+    }
+}
+
+/// Patterns of sysctls: a name, or a prefix with `*`.
+fn sysctls(arguments: &Arguments) -> Result<Vec<String>, CommandError> {
+    let name = "allowed-unsafe-sysctls";
+    let patterns = list(arguments, name);
+    // The groups with a namespace of their own (`pkg/kubelet/sysctl`).
+    let has_namespace = |pattern: &String| {
+        let pattern = pattern.replace('/', ".");
+        let groups = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.", "net."];
+        groups.iter().any(|group| pattern.starts_with(group))
+    };
+    match patterns.iter().find(|pattern| !has_namespace(pattern)) {
+        Some(pattern) => {
+            let why = format!(
+                "{pattern} has no namespace of its own; kernel.shm*, kernel.msg*, kernel.sem, \
+                 fs.mqueue.* and net.* have"
+            );
+            Err(arguments.invalid(name, why))
+        }
+        None => Ok(patterns.into_iter().map(|pattern| pattern.replace('/', ".")).collect()),
+    }
+}
+
+/// `cpu=100m,memory=256Mi,…`
+fn reserved(arguments: &Arguments, name: &str) -> Result<BTreeMap<String, String>, CommandError> {
+    let mut out = BTreeMap::new();
+    for part in arguments.value(name).unwrap_or_default().split(',').filter(|p| !p.is_empty()) {
+        let invalid = |why: &str| arguments.invalid(name, format!("{part}: {why}"));
+        let form = "must be RESOURCE=QUANTITY, such as cpu=100m";
+        let (resource, amount) = part.split_once('=').ok_or_else(|| invalid(form))?;
+        let (resource, amount) = (resource.trim(), amount.trim());
+        match resource {
+            "cpu" | "memory" | "ephemeral-storage" => {}
+            "pid" => return Err(invalid("processes cannot be reserved; see pod-max-pids")),
+            _ => return Err(invalid("must be cpu, memory or ephemeral-storage")),
+        }
+        if Quantity::parse(amount).ok().is_none_or(|quantity| quantity.sign() < 0) {
+            return Err(invalid(form));
+        }
+        if out.insert(resource.to_owned(), amount.to_owned()).is_some() {
+            return Err(invalid("is given twice"));
+        }
+    }
+    Ok(out)
+}
+
+/// The thresholds of image garbage collection, in percent.
+fn image_thresholds(arguments: &Arguments) -> Result<(Option<u8>, Option<u8>), CommandError> {
+    const LOW: &str = "image-gc-low-threshold";
+    let high = arguments.number::<u8>("image-gc-high-threshold", 0..=100)?;
+    let low = arguments.number::<u8>(LOW, 0..=100)?;
+    // The defaults of upstream.
+    let (high_or, low_or) = (high.unwrap_or(85), low.unwrap_or(80));
+    if low_or >= high_or {
+        let why = format!(
+            "image-gc-low-threshold ({low_or}) must be below image-gc-high-threshold ({high_or})"
+        );
+        let name = if low.is_some() { LOW } else { "image-gc-high-threshold" };
+        return Err(arguments.invalid(name, why));
+    }
+    Ok((high, low))
+}
+
+/// The number of image pulls at one time.
+fn image_pulls(arguments: &Arguments) -> Result<Option<usize>, CommandError> {
+    const PARALLEL: &str = "max-parallel-image-pulls";
+    let parallel = arguments.number::<usize>(PARALLEL, 1..=PULLS_MAX)?;
+    match (arguments.boolean("serialize-image-pulls")?, parallel) {
+        (Some(true), Some(n)) if n > 1 => {
+            let why = "contradicts serialize-image-pulls=true; remove one of them";
+            Err(arguments.invalid(PARALLEL, why))
+        }
+        (Some(true), _) => Ok(Some(1)),
+        (_, parallel) => Ok(parallel),
+    }
+}
+
+fn image_age(arguments: &Arguments) -> Result<Option<Duration>, CommandError> {
+    let age = arguments.duration("minimum-image-ttl-duration", Duration::ZERO)?;
+    Ok(age.or(arguments.duration("image-minimum-gc-age", Duration::ZERO)?))
+}
+
+fn log_size(arguments: &Arguments) -> Result<Option<u64>, CommandError> {
+    const NAME: &str = "container-log-max-size";
+    let Some(text) = arguments.value(NAME) else { return Ok(None) };
+    let size = Quantity::parse(text).ok().and_then(|q| u64::try_from(q.value()).ok());
+    let why = "must be a positive quantity, such as 10Mi";
+    size.filter(|size| *size > 0).map(Some).ok_or_else(|| arguments.invalid(NAME, why))
+}
+
+/// Whether an external cloud controller initializes this node.
+fn cloud_provider(arguments: &mut Arguments) -> Result<bool, CommandError> {
+    const NAME: &str = "cloud-provider";
+    match arguments.value(NAME) {
+        None => Ok(false),
+        Some("external") => Ok(true),
+        Some(_) => Err(arguments.invalid(NAME, "must be external; no cloud provider is built in")),
+    }
+}
+
+/// The servers of a node accept TLS 1.2 and 1.3.
+fn tls_version(arguments: &mut Arguments) -> Result<(), CommandError> {
+    const NAME: &str = "tls-min-version";
+    match arguments.value(NAME) {
+        None => Ok(()),
+        Some(version @ ("VersionTLS10" | "VersionTLS11" | "VersionTLS12")) => {
+            let note = format!("--kubelet-arg={NAME}={version}: the minimum is always TLS 1.2");
+            arguments.without_effect.push(note);
+            Ok(())
+        }
+        Some(version @ "VersionTLS13") => Err(UNSUPPORTED_FLAG.usage_error(format!(
+            "--kubelet-arg={NAME}={version} is not supported: clients of TLS 1.2 are always \
+             accepted"
+        ))),
+        Some(_) => Err(arguments.invalid(NAME, "must be VersionTLS12")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(given: &[&str]) -> Result<KubeletSettings, String> {
+        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        super::parse(&given).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_set_the_settings_of_the_node() {
+        let settings = parse(&[
+            "max-pods=250",
+            "pods-per-core=10",
+            "system-reserved=cpu=100m,memory=256Mi",
+            "kube-reserved=memory=1Gi",
+            "image-gc-high-threshold=70",
+            "image-gc-low-threshold=60",
+            "container-log-max-size=5Mi",
+            "container-log-max-files=3",
+            "eviction-hard=memory.available<200Mi,nodefs.available<10%",
+            "node-labels=a=b,c=d",
+            "register-with-taints=x=y:NoSchedule",
+            "allowed-unsafe-sysctls=net.ipv4.ip_forward,kernel.msg*",
+            "serialize-image-pulls=true",
+            "pod-max-pids=1000",
+            "cloud-provider=external",
+            "v=4",
+            "read-only-port=0",
+        ])
+        .unwrap();
+        assert_eq!((settings.max_pods, settings.pods_per_core), (Some(250), Some(10)));
+        assert_eq!(settings.reserved["memory"], "256Mi");
+        assert_eq!(settings.kube_reserved["memory"], "1Gi");
+        assert_eq!((settings.image_gc_high, settings.image_gc_low), (Some(70), Some(60)));
+        assert_eq!((settings.log_max_size, settings.log_max_files), (Some(5 << 20), Some(3)));
+        assert!(settings.eviction.unwrap().imagefs.is_none());
+        assert_eq!((settings.labels.len(), settings.taints.len()), (2, 1));
+        assert_eq!(settings.allowed_sysctls, ["net.ipv4.ip_forward", "kernel.msg*"]);
+        assert_eq!((settings.image_pulls_max, settings.pod_pids_max), (Some(1), Some(1000)));
+        assert!(settings.external_cloud);
+        let notes = "--kubelet-arg=v: use -v or --debug of kube-lite";
+        assert_eq!(settings.without_effect[0], notes);
+        assert_eq!(settings.without_effect.len(), 2);
+    }
+
+    #[test]
+    fn arguments_that_cannot_be_honoured_are_refused_by_name() {
+        for (given, want) in [
+            ("max-pods", "--kubelet-arg=max-pods has no value"),
+            ("max-pods=0", "--kubelet-arg=max-pods=0: must be a number from 1"),
+            ("max-pod=5", "--kubelet-arg=max-pod is not supported, did you mean max-pods?"),
+            ("system-reserved=cpu", "cpu: must be RESOURCE=QUANTITY"),
+            ("system-reserved=gpu=1", "gpu=1: must be cpu, memory or ephemeral-storage"),
+            ("image-gc-low-threshold=90", "must be below image-gc-high-threshold (85)"),
+            ("container-log-max-files=1", "must be a number from 2"),
+            ("eviction-soft=memory.available<1Gi", "soft eviction thresholds are not implemented"),
+            ("eviction-hard=pid.available<10%", "the eviction signal pid.available is not"),
+            ("cpu-manager-policy=static", "containers share all CPUs"),
+            ("allowed-unsafe-sysctls=vm.swappiness", "vm.swappiness has no namespace"),
+            ("node-labels=node-role.kubernetes.io/x=", "--kubelet-arg=node-labels="),
+            ("cloud-provider=aws", "must be external"),
+            ("tls-min-version=VersionTLS13", "clients of TLS 1.2 are always accepted"),
+            ("resolv-conf=etc", "must be an absolute path"),
+            ("config=/etc/kubelet.yaml", "files of KubeletConfiguration are not read"),
+            ("read-only-port=10255", "every request to a kubelet is authenticated"),
+            ("feature-gates=Nope=true", "unrecognized feature gate: Nope"),
+        ] {
+            let error = parse(&[given]).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+}
