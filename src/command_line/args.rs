@@ -75,9 +75,9 @@ fn accept_boolean_values(command: clap::Command) -> clap::Command {
     command.mut_args(accept).mut_subcommands(accept_boolean_values)
 }
 
-/// `0.1.0 (Kubernetes v1.37.1)`.
+/// `0.1.0 (Kubernetes v1.37.1, commit 0123456789ab, 2026-01-31)`.
 pub(crate) fn version() -> &'static str {
-    concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.37.1)")
+    concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.37.1", env!("KUBE_LITE_BUILD"), ")")
 }
 
 /// The subcommands.
