@@ -18,9 +18,10 @@ mod unsupported;
 
 pub use args::{
     AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
-    Command, ComponentArgs, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs,
-    EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs, ImageArgs, ListArgs, Lookup, MetricsArgs,
-    MigrateArgs, NodeArgs, RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs,
+    Command, CompletionArgs, CompletionShell, ComponentArgs, CreateArgs, DatastoreArgs,
+    DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs,
+    ImageArgs, ListArgs, Lookup, MetricsArgs, MigrateArgs, NodeArgs, RotateArgs, RotateCaArgs,
+    RotateLeavesArgs, S3Args, ServerArgs,
     SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
     TokenArgs, TokenCommand, command,
 };

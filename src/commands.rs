@@ -3,6 +3,7 @@
 mod agent;
 mod certificate;
 mod check_config;
+mod completion;
 mod etcd_env;
 pub(crate) mod etcd_snapshot;
 mod explain;
@@ -122,6 +123,7 @@ impl Command for command_line::Command {
             Self::EtcdEnv(args) => args.run(environment),
             Self::Explain { id } => explain::Explain { id }.run(environment),
             Self::CheckConfig => check_config::CheckConfig.run(environment),
+            Self::Completion(args) => args.run(environment),
         }
     }
 }

@@ -10,6 +10,7 @@ mod certificate;
 mod cloud;
 mod cluster;
 mod components;
+mod completion;
 mod datastore;
 mod encrypt;
 mod images;
@@ -29,6 +30,7 @@ pub use certificate::{
 pub(super) use cloud::{CloudControllerArgs, NodeAddressArgs};
 pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
+pub use completion::{CompletionArgs, CompletionShell};
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use images::ImageArgs;
@@ -109,6 +111,8 @@ pub enum Command {
     },
     /// Check that this machine meets the requirements of a node
     CheckConfig,
+    /// Print a script that completes commands and flags: eval "$(kube-lite completion bash)"
+    Completion(CompletionArgs),
 }
 
 impl Command {
