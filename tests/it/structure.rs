@@ -20,6 +20,7 @@ const CRATES: &[&str] = &[
     "src/controllers",
     "src/encryption",
     "src/etcd",
+    "src/go_template",
     "src/kcel",
     "src/lookup",
     "src/net",

@@ -1,0 +1,10 @@
+//! The parser of `text/template/parse`.
+
+pub(crate) mod lexer;
+pub(crate) mod node;
+pub(crate) mod number;
+pub(crate) mod parser;
+mod terms;
+
+pub(crate) use node::{Kind, Node, Template};
+pub(crate) use parser::{Templates, add, parse};
