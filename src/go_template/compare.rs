@@ -1,7 +1,8 @@
 //! Comparison: Go's `eq` and `lt` of templates, and `reflect.DeepEqual`.
 
-use crate::budget::MAX_NESTING;
+use crate::budget::{Budget, MAX_NESTING};
 use crate::error::Failure;
+use crate::go::printf;
 use crate::value::Value;
 
 #[derive(PartialEq, Eq, Clone, Copy)]
@@ -64,7 +65,7 @@ fn incompatible(a: &Value, b: &Value) -> Failure {
 /// # Errors
 ///
 /// Go's text when the types cannot be compared.
-pub(crate) fn equal(a: &Value, b: &Value) -> Result<bool, Failure> {
+pub(crate) fn equal(a: &Value, b: &Value, budget: &mut Budget) -> Result<bool, Failure> {
     let (left, right) = (basic(a), basic(b));
     if left != right {
         return match (left, right) {
@@ -82,26 +83,27 @@ pub(crate) fn equal(a: &Value, b: &Value) -> Result<bool, Failure> {
         Basic::Uint => Ok(uint(a) == uint(b)),
         Basic::Float => Ok(floats),
         Basic::String => Ok(a.string_bytes() == b.string_bytes()),
-        Basic::None => equal_other(a, b),
+        Basic::None => equal_other(a, b, budget),
     }
 }
 
-fn equal_other(a: &Value, b: &Value) -> Result<bool, Failure> {
+fn equal_other(a: &Value, b: &Value, budget: &mut Budget) -> Result<bool, Failure> {
     if is_nil(a) || is_nil(b) {
         return Ok(is_nil(a) == is_nil(b));
     }
+    let mut text = |value: &Value| -> Result<String, Failure> {
+        let text = printf::sprintf("%s", std::slice::from_ref(value), budget)?;
+        Ok(String::from_utf8_lossy(text.string_bytes().unwrap_or_default()).into_owned())
+    };
+    let (left, right) = (a.type_name(), b.type_name());
     if a.kind_name() != b.kind_name() {
-        let (left, right) = (a.type_name(), b.type_name());
-        let text = format!("non-comparable types <{left} Value>: {left}, {right}: <{right} Value>");
-        return Err(Failure::new(text));
+        let (a, b) = (text(a)?, text(b)?);
+        return Err(Failure::new(format!("non-comparable types {a}: {left}, {right}: {b}")));
     }
     match (a, b) {
         (Value::Time(left), Value::Time(right)) => Ok(left.0 == right.0),
         (Value::Object(_), Value::Object(_)) => Ok(deep_equal(a, b, 0)),
-        _ => {
-            let name = b.type_name();
-            Err(Failure::new(format!("non-comparable type <{name} Value>: {name}")))
-        }
+        _ => Err(Failure::new(format!("non-comparable type {}: {right}", text(b)?))),
     }
 }
 

@@ -25,6 +25,9 @@ mod toml;
 mod value;
 mod yaml;
 
+#[cfg(test)]
+mod answers_test;
+
 pub use engine::{Capabilities, Options, Source, render};
 pub use error::{Failure, HostError, RenderError};
 pub use function::{Host, NoCluster};

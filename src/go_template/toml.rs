@@ -15,11 +15,20 @@ mod read;
 ///
 /// The package's text when TOML cannot hold the value, or the budget is used up.
 pub(crate) fn to_toml(value: &Value, budget: &mut Budget) -> Result<Value, Failure> {
-    let Value::Map(map) = value else {
-        let text = "toml: top-level values must be Go maps or structs";
-        return Err(Failure::new(text));
-    };
     let mut out = Out::new(budget);
+    let Value::Map(map) = value else {
+        // The package writes scalars without a key.
+        if value.is_nil() {
+            let text = "reflect: call of reflect.Value.Type on zero Value";
+            return Err(Failure::new(text));
+        }
+        if value.items().is_some() {
+            let text = "toml: top-level values must be Go maps or structs";
+            return Err(Failure::new(text));
+        }
+        inline(&mut out, value, 0)?;
+        return Ok(Value::from_bytes(out.finish()?));
+    };
     table(&mut out, map, &mut Vec::new())?;
     Ok(Value::from_bytes(out.finish()?))
 }

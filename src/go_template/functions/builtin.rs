@@ -21,8 +21,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     variadic("eq", &[Reflect, Reflect], eq),
     fixed("ne", &[Reflect, Reflect], |call, args| Ok(Value::Bool(!eq(call, args)?.truth()))),
     fixed("lt", &[Reflect, Reflect], |_, args| less(args).map(Value::Bool)),
-    fixed("le", &[Reflect, Reflect], |_, args| at_most(args).map(Value::Bool)),
-    fixed("gt", &[Reflect, Reflect], |_, args| Ok(Value::Bool(!at_most(args)?))),
+    fixed("le", &[Reflect, Reflect], |call, args| at_most(call, args).map(Value::Bool)),
+    fixed("gt", &[Reflect, Reflect], |call, args| Ok(Value::Bool(!at_most(call, args)?))),
     fixed("ge", &[Reflect, Reflect], |_, args| Ok(Value::Bool(!less(args)?))),
     fixed("len", &[Reflect], len),
     variadic("index", &[Reflect, Reflect], index),
@@ -63,13 +63,13 @@ fn lookup(call: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
         .map_err(|error| Failure::new(error.to_string()))
 }
 
-fn eq(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
+fn eq(call: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
     let first = args.value(0);
     if args.len() < 2 {
         return Err(Failure::new("missing argument for comparison"));
     }
     for other in args.from(1) {
-        if compare::equal(&first, other)? {
+        if compare::equal(&first, other, call.budget)? {
             return Ok(Value::Bool(true));
         }
     }
@@ -80,9 +80,9 @@ fn less(args: &[Value]) -> Result<bool, Failure> {
     compare::less(&args.value(0), &args.value(1))
 }
 
-fn at_most(args: &[Value]) -> Result<bool, Failure> {
+fn at_most(call: &mut Call<'_>, args: &[Value]) -> Result<bool, Failure> {
     let less = less(args)?;
-    Ok(less || compare::equal(&args.value(0), &args.value(1))?)
+    Ok(less || compare::equal(&args.value(0), &args.value(1), call.budget)?)
 }
 
 fn len(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
@@ -92,7 +92,10 @@ fn len(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
         Value::Binary(bytes) | Value::Bytes(bytes) => bytes.len(),
         Value::List(list) => list.items.len(),
         Value::Map(map) => map.len(),
-        Value::Nil | Value::Invalid => return Err(Failure::new("len of nil pointer")),
+        Value::Nil | Value::Invalid => {
+            let text = "reflect: call of reflect.Value.Type on zero Value";
+            return Err(Failure::new(text));
+        }
         value => return Err(Failure::new(format!("len of type {}", value.type_name()))),
     };
     Ok(Value::Int(i64::try_from(length).unwrap_or(i64::MAX)))

@@ -31,7 +31,10 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     fixed("mustFromJson", &[Str], |call, args| parse(call, args, |text| from_json(text, ""))?),
     fixed("toToml", &[Any], |call, args| match toml::to_toml(&args.value(0), call.budget) {
-        Err(failure) if !call.budget.is_exhausted() => Ok(Value::from(failure.message)),
+        // Go panics for nil, and gives other errors as text.
+        Err(failure) if !call.budget.is_exhausted() && !args.value(0).is_nil() => {
+            Ok(Value::from(failure.message))
+        }
         result => result,
     }),
     fixed("mustToToml", &[Any], |call, args| toml::to_toml(&args.value(0), call.budget)),
@@ -71,27 +74,40 @@ fn or_error_list(parsed: Parsed) -> Value {
 
 /// `json.Unmarshal`; `wanted` is Go's name of a map or slice, or empty for any value.
 fn from_json(text: &str, wanted: &str) -> Parsed {
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
-        if error.is_eof() {
-            return Failure::new("unexpected end of JSON input");
-        }
-        let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-        let column = error.column().saturating_sub(1);
-        let found = line.get(column..).and_then(|rest| rest.chars().next()).unwrap_or(' ');
-        let place = "looking for beginning of value";
-        Failure::new(format!("invalid character '{found}' {place}"))
-    })?;
+    let parsed: Result<serde_json::Value, _> = serde_json::from_str(text);
+    let value = parsed.map_err(|error| json_error(text, &error))?;
     let value = Value::from(value);
     match (wanted, &value) {
         ("", _)
         | ("map[string]interface {}", Value::Map(_))
         | ("[]interface {}", Value::List(_)) => Ok(value),
         ("[]interface {}", Value::Nil) => Ok(Value::List(List::none(Elem::Any))),
-        (_, Value::Nil) => Ok(Value::Nil),
+        (_, Value::Nil) => Ok(Value::map()),
         _ => {
             let kind = json::kind_name(&value);
             let text = format!("json: cannot unmarshal {kind} into Go value of type {wanted}");
             Err(Failure::new(text))
         }
     }
+}
+
+/// Go's text about wrong JSON.
+fn json_error(text: &str, error: &serde_json::Error) -> Failure {
+    if error.is_eof() {
+        return Failure::new("unexpected end of JSON input");
+    }
+    let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let column = error.column().saturating_sub(1);
+    let found = line.get(column..).and_then(|rest| rest.chars().next()).unwrap_or(' ');
+    let reason = error.to_string();
+    let places = [
+        ("trailing characters", "after top-level value"),
+        ("expected `,` or `}`", "after object key:value pair"),
+        ("expected `,` or `]`", "after array element"),
+        ("expected `:`", "after object key"),
+        ("key must be a string", "looking for beginning of object key string"),
+    ];
+    let place = places.iter().find(|(begin, _)| reason.starts_with(begin));
+    let place = place.map_or("looking for beginning of value", |(_, place)| place);
+    Failure::new(format!("invalid character '{found}' {place}"))
 }

@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use crate::error::Failure;
-use crate::function::{Args, Call, Function, Plain, fixed};
+use crate::function::{Args, Call, Function, fixed};
 use crate::go::quote::quote;
 use crate::signature::Param::{Int, Str};
 use crate::value::{Elem, List, Value};
@@ -14,29 +14,117 @@ pub(super) const FUNCTIONS: &[Function] = &[
         result => result,
     }),
     fixed("mustRegexMatch", &[Str, Str], matches),
-    fixed("regexFindAll", &[Str, Str, Int], FIND_ALL),
-    fixed("mustRegexFindAll", &[Str, Str, Int], FIND_ALL),
-    fixed("regexFind", &[Str, Str], FIND),
-    fixed("mustRegexFind", &[Str, Str], FIND),
-    fixed("regexReplaceAll", &[Str, Str, Str], |call, args| replace(call, args, false)),
-    fixed("mustRegexReplaceAll", &[Str, Str, Str], |call, args| replace(call, args, false)),
-    fixed("regexReplaceAllLiteral", &[Str, Str, Str], |call, args| replace(call, args, true)),
-    fixed("mustRegexReplaceAllLiteral", &[Str, Str, Str], |call, args| replace(call, args, true)),
-    fixed("regexSplit", &[Str, Str, Int], SPLIT),
-    fixed("mustRegexSplit", &[Str, Str, Int], SPLIT),
+    fixed("regexFindAll", &[Str, Str, Int], |call, args| find_all(call, args, true)),
+    fixed("mustRegexFindAll", &[Str, Str, Int], |call, args| find_all(call, args, false)),
+    fixed("regexFind", &[Str, Str], |call, args| find(call, args, true)),
+    fixed("mustRegexFind", &[Str, Str], |call, args| find(call, args, false)),
+    fixed("regexReplaceAll", &[Str, Str, Str], |call, args| {
+        let regex = compile(call, args, true)?;
+        replace(call, args, &regex, false)
+    }),
+    fixed("mustRegexReplaceAll", &[Str, Str, Str], |call, args| {
+        let regex = compile(call, args, false)?;
+        replace(call, args, &regex, false)
+    }),
+    fixed("regexReplaceAllLiteral", &[Str, Str, Str], |call, args| {
+        let regex = compile(call, args, true)?;
+        replace(call, args, &regex, true)
+    }),
+    fixed("mustRegexReplaceAllLiteral", &[Str, Str, Str], |call, args| {
+        let regex = compile(call, args, false)?;
+        replace(call, args, &regex, true)
+    }),
+    fixed("regexSplit", &[Str, Str, Int], |call, args| split(call, args, true)),
+    fixed("mustRegexSplit", &[Str, Str, Int], |call, args| split(call, args, false)),
     fixed("regexQuoteMeta", &[Str], |_, args| Ok(Value::from(quote_meta(&args.text(0))))),
 ];
 
-fn compile(call: &mut Call<'_>, args: &[Value]) -> Result<Regex, Failure> {
+/// Compiles the first argument; sprig's functions without `must` panic with another text.
+fn compile(call: &mut Call<'_>, args: &[Value], panics: bool) -> Result<Regex, Failure> {
     let pattern = args.text(0);
     call.budget.step(100)?;
     call.budget.bytes(pattern.len().saturating_mul(64))?;
     call.budget.bytes(args.bytes(1).len())?;
-    Regex::new(&go_syntax(&pattern)).map_err(|error| {
-        let last = error.to_string();
-        let last = last.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        Failure::new(format!("error parsing regexp {}: {last}", quote(&pattern)))
-    })
+    let failure = |reason: &str| {
+        let text = format!("error parsing regexp: {reason}");
+        match panics {
+            true => Failure::new(format!("regexp: Compile({}): {text}", backquoted(&pattern))),
+            false => Failure::new(text),
+        }
+    };
+    if let Some(operators) = nested_repetition(&pattern) {
+        let operators = backquoted(operators);
+        return Err(failure(&format!("invalid nested repetition operator: {operators}")));
+    }
+    Regex::new(&go_syntax(&pattern))
+        .map_err(|error| failure(&go_error(&pattern, &error.to_string())))
+}
+
+/// Repetitions of repetitions, such as `**`, which Go refuses.
+fn nested_repetition(pattern: &str) -> Option<&str> {
+    let bytes = pattern.as_bytes();
+    let (mut at, mut in_class) = (0, false);
+    let mut before: Option<usize> = None;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => {
+                at += 2;
+                before = None;
+                continue;
+            }
+            b'[' if !in_class => in_class = true,
+            b']' => in_class = false,
+            b'*' | b'+' | b'?' if !in_class => {
+                let lazy = *byte == b'?' && before.is_some_and(|start| start + 1 == at);
+                match before {
+                    Some(start) if !lazy => return pattern.get(start..=at),
+                    Some(_) => {}
+                    None => {
+                        before = Some(at);
+                        at += 1;
+                        continue;
+                    }
+                }
+            }
+            _ => {}
+        }
+        // A lazy repetition can still be followed by another operator.
+        let lazy = *byte == b'?' && before.is_some();
+        if !lazy {
+            before = None;
+        }
+        at += 1;
+    }
+    None
+}
+
+fn backquoted(text: &str) -> String {
+    if text.contains('`') { quote(text) } else { format!("`{text}`") }
+}
+
+/// Go's reason for a wrong pattern, by that of the crate regex.
+fn go_error(pattern: &str, reason: &str) -> String {
+    let whole = backquoted(pattern);
+    if reason.contains("unclosed group") {
+        return format!("missing closing ): {whole}");
+    }
+    if reason.contains("unopened group") {
+        return format!("unexpected ): {whole}");
+    }
+    if reason.contains("unclosed character class") {
+        let from = pattern.rfind('[').and_then(|at| pattern.get(at..)).unwrap_or(pattern);
+        return format!("missing closing ]: {}", backquoted(from));
+    }
+    if reason.contains("repetition operator missing expression") {
+        let operator = pattern.chars().find(|c| matches!(c, '*' | '+' | '?')).unwrap_or('*');
+        return format!("missing argument to repetition operator: `{operator}`");
+    }
+    if reason.contains("look-around") {
+        let from = pattern.find("(?").and_then(|at| pattern.get(at..at + 3)).unwrap_or("(?");
+        return format!("invalid or unsupported Perl syntax: {}", backquoted(from));
+    }
+    let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+    format!("{last}: {whole}")
 }
 
 /// Go's classes `\d`, `\w`, `\s` and `\b` are ASCII; `\z` and `\pN` are the same.
@@ -110,19 +198,20 @@ fn go_syntax(pattern: &str) -> String {
 }
 
 fn matches(call: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
-    Ok(Value::Bool(compile(call, args)?.is_match(&args.text(1))))
+    Ok(Value::Bool(compile(call, args, false)?.is_match(&args.text(1))))
 }
 
-const FIND: Plain = |call, args| {
+fn find(call: &mut Call<'_>, args: &[Value], panics: bool) -> Result<Value, Failure> {
     let text = args.text(1);
-    let found = compile(call, args)?.find(&text).map(|found| found.as_str()).unwrap_or_default();
+    let found =
+        compile(call, args, panics)?.find(&text).map(|found| found.as_str()).unwrap_or_default();
     Ok(Value::from(found))
-};
+}
 
-const FIND_ALL: Plain = |call, args| {
+fn find_all(call: &mut Call<'_>, args: &[Value], panics: bool) -> Result<Value, Failure> {
     let text = args.text(1);
     let limit = usize::try_from(args.int(2)).unwrap_or(usize::MAX);
-    let regex = compile(call, args)?;
+    let regex = compile(call, args, panics)?;
     call.budget.bytes(text.len().saturating_mul(16))?;
     let found: Vec<Value> =
         regex.find_iter(&text).take(limit).map(|found| Value::from(found.as_str())).collect();
@@ -130,11 +219,11 @@ const FIND_ALL: Plain = |call, args| {
         return Ok(Value::List(List::none(Elem::String)));
     }
     Ok(Value::List(List::of(Elem::String, found)))
-};
+}
 
-const SPLIT: Plain = |call, args| {
+fn split(call: &mut Call<'_>, args: &[Value], panics: bool) -> Result<Value, Failure> {
     let text = args.text(1);
-    let regex = compile(call, args)?;
+    let regex = compile(call, args, panics)?;
     call.budget.bytes(text.len().saturating_mul(16))?;
     let limit = args.int(2);
     if limit == 0 {
@@ -160,11 +249,15 @@ const SPLIT: Plain = |call, args| {
         parts.extend(text.get(start..));
     }
     Ok(Value::strings(parts))
-};
+}
 
-fn replace(call: &mut Call<'_>, args: &[Value], literal: bool) -> Result<Value, Failure> {
+fn replace(
+    call: &mut Call<'_>,
+    args: &[Value],
+    regex: &Regex,
+    literal: bool,
+) -> Result<Value, Failure> {
     let (text, with) = (args.text(1), args.text(2));
-    let regex = compile(call, args)?;
     let mut out = String::new();
     let mut start = 0;
     for captures in regex.captures_iter(&text) {

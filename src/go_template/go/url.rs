@@ -183,6 +183,9 @@ impl Url {
                     None => (None, authority),
                 };
                 url.userinfo = user.map(parse_userinfo).transpose()?;
+                if host.starts_with('[') && !host.contains(']') {
+                    return Err("missing ']' in host".into());
+                }
                 check_port(host)?;
                 url.host = unescape(host, true)?;
                 rest = path;

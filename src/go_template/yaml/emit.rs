@@ -95,7 +95,7 @@ impl Emitter<'_> {
         match value {
             Value::Map(map) => {
                 let mut pairs = map.pairs();
-                pairs.sort_by(|(a, _), (b, _)| order::compare(a, b, self.dialect));
+                order::sort(&mut pairs, self.dialect);
                 if pairs.is_empty() {
                     self.space(place);
                     self.put_str("{}");
@@ -170,10 +170,11 @@ impl Emitter<'_> {
             self.put('?');
             self.space(Place::Value);
             let style = self.style(key, &analysis, false);
-            self.string(key, style, indent, true);
+            self.string(key, style, indent + 2, true);
             self.indent(indent);
             self.put(':');
-            return self.node(item, Place::Value, indent, depth + 1);
+            // A collection begins on the line of the colon, as after a dash.
+            return self.node(item, Place::Item, indent, depth + 1);
         }
         let style = self.style(key, &analysis, true);
         self.string(key, style, indent, false);
@@ -225,12 +226,9 @@ impl Emitter<'_> {
     }
 
     fn style(&self, text: &str, analysis: &Analysis, is_key: bool) -> Style {
+        // "<<" means a merge to the parser alone.
         let resolved = resolve::resolve(text, self.dialect);
-        let is_string = match resolved {
-            Scalar::String => true,
-            Scalar::Merge => !text.starts_with("<<"),
-            _ => false,
-        };
+        let is_string = matches!(resolved, Scalar::String | Scalar::Merge);
         let can_be_plain = is_string && !resolve::needs_quotes(text, self.dialect);
         let mut style = if text.contains('\n') {
             Style::Literal

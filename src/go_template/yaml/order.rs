@@ -1,6 +1,7 @@
 //! The order of keys: letters before digits, and numbers within texts by their value.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::yaml::Dialect;
 
@@ -45,4 +46,36 @@ pub(super) fn compare(a: &str, b: &str, dialect: Dialect) -> Ordering {
         return left_number.cmp(&right_number).then(left_end.cmp(&right_end)).then(l.cmp(r));
     }
     left.len().cmp(&right.len())
+}
+
+/// Up to this many elements, Go's sort is an insertion sort.
+const INSERTION: usize = 12;
+
+/// Sorts by the keys. The order of mixed numbers and letters has circles, which the sorts of the
+/// standard library do not allow.
+pub(crate) fn sort<T: Clone>(pairs: &mut Vec<(Arc<str>, T)>, dialect: Dialect) {
+    if pairs.len() > INSERTION {
+        let mut right = pairs.split_off(pairs.len() / 2);
+        sort(pairs, dialect);
+        sort(&mut right, dialect);
+        let mut merged = Vec::with_capacity(pairs.len() + right.len());
+        let (mut left, mut right) = (pairs.drain(..).peekable(), right.into_iter().peekable());
+        while let (Some((a, _)), Some((b, _))) = (left.peek(), right.peek()) {
+            let takes_right = compare(b, a, dialect).is_lt();
+            merged.extend(if takes_right { right.next() } else { left.next() });
+        }
+        merged.extend(left);
+        merged.extend(right);
+        *pairs = merged;
+        return;
+    }
+    for at in 1..pairs.len() {
+        for slot in (1..=at).rev() {
+            let (Some(before), Some(here)) = (pairs.get(slot - 1), pairs.get(slot)) else { break };
+            if !compare(&here.0, &before.0, dialect).is_lt() {
+                break;
+            }
+            pairs.swap(slot - 1, slot);
+        }
+    }
 }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
-use crate::budget::MAX_NESTING;
+use crate::budget::{Budget, MAX_NESTING};
 use crate::error::Failure;
+use crate::go::printf;
 use crate::value::{Entries, Value};
 use crate::yaml::Dialect;
 use crate::yaml::resolve::{self, Scalar};
@@ -20,6 +21,8 @@ pub(crate) enum YamlError {
     Syntax { line: usize, text: String },
     #[error("error converting YAML to JSON: yaml: {0}")]
     Content(String),
+    #[error("error converting YAML to JSON: {0}")]
+    Key(String),
 }
 
 struct Reader<'a> {
@@ -129,7 +132,7 @@ impl<'a> Reader<'a> {
                 merged.push(value);
                 continue;
             }
-            entries.insert(key_text(&key)?.into(), value);
+            entries.insert(key_text(&key, &value)?.into(), value);
         }
         for value in merged {
             let maps = match &value {
@@ -150,7 +153,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn key_text(key: &Value) -> Result<String, YamlError> {
+fn key_text(key: &Value, value: &Value) -> Result<String, YamlError> {
     Ok(match key {
         Value::String(text) => text.to_string(),
         Value::Bool(value) => value.to_string(),
@@ -158,10 +161,25 @@ fn key_text(key: &Value) -> Result<String, YamlError> {
             let whole = number.fract() == 0.0 && number.abs() < 9.0e15;
             if whole { crate::go::float::json(*number) } else { crate::go::float::display(*number) }
         }
-        Value::Nil | Value::Invalid => "null".into(),
-        value => {
-            let name = value.type_name();
-            return Err(YamlError::Content(format!("unsupported map key of type: {name}")));
+        key => {
+            let kind = match key {
+                Value::Nil | Value::Invalid => "%!s(<nil>)",
+                Value::List(_) => "slice",
+                _ => "map",
+            };
+            let mut budget = Budget::new(1000, 1000, 1);
+            let mut text = |verb: &str, value: &Value| {
+                let text = printf::sprintf(verb, std::slice::from_ref(value), &mut budget);
+                text.ok().and_then(|text| text.string_bytes().map(<[u8]>::to_vec))
+            };
+            let shown = |text: Option<Vec<u8>>| {
+                String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
+            };
+            let key = shown(text("%v", key));
+            let verb = if value.string_bytes().is_some() { "%#v" } else { "%v" };
+            let value = shown(text(verb, value));
+            let text = format!("unsupported map key of type: {kind}, key: {key}, value: {value}");
+            return Err(YamlError::Key(text));
         }
     })
 }
