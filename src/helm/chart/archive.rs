@@ -40,7 +40,7 @@ pub enum ArchiveError {
 ///
 /// # Errors
 /// The archive is damaged, exceeds a limit or contains an illegal path.
-pub fn files(data: &[u8]) -> Result<Vec<File>, ArchiveError> {
+pub(crate) fn files(data: &[u8]) -> Result<Vec<File>, ArchiveError> {
     if !data.starts_with(&[0x1f, 0x8b]) {
         return Err(ArchiveError::Gzip);
     }

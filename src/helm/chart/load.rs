@@ -153,7 +153,7 @@ fn metadata(file: &File) -> Result<Metadata, LoadError> {
 ///
 /// # Errors
 /// The text is not YAML, or a document is not a mapping.
-pub fn values(data: &[u8]) -> Result<Map<String, Value>, yaml::YamlError> {
+pub(crate) fn values(data: &[u8]) -> Result<Map<String, Value>, yaml::YamlError> {
     let mut merged = Map::new();
     for document in yaml::documents(data)? {
         match document {

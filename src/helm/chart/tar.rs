@@ -25,13 +25,13 @@ pub enum TarError {
 
 /// A file of an archive.
 #[derive(Debug)]
-pub struct Member {
+pub(super) struct Member {
     /// Path.
-    pub name: String,
+    pub(super) name: String,
     /// Time of the last change, in seconds since 1970.
-    pub modified: i64,
+    pub(super) modified: i64,
     /// Content.
-    pub data: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
 /// Reads all regular files; directories are skipped, and so are links and devices, whose content
@@ -39,7 +39,7 @@ pub struct Member {
 ///
 /// # Errors
 /// The archive is damaged, has more than `files_max` files or more than `bytes_max` bytes.
-pub fn read(
+pub(super) fn read(
     mut input: impl Read,
     files_max: usize,
     bytes_max: u64,

@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-use super::{Release, Status};
+use super::Release;
 
 /// The largest decompressed record in bytes.
 const RECORD_MAX: u64 = 64 << 20;
@@ -176,13 +176,9 @@ fn decode(secret: &Value) -> Result<Release, StorageError> {
     Ok(release)
 }
 
-/// The revision that is deployed now, if there is one.
-pub fn deployed(history: &[Release]) -> Option<&Release> {
-    history.iter().rev().find(|release| release.info.status == Status::Deployed)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Status;
     use super::*;
 
     #[test]
