@@ -16,6 +16,7 @@ mod encrypt;
 mod images;
 mod manifests;
 mod metrics;
+mod helm;
 mod node;
 mod s3;
 mod snapshot;
@@ -35,6 +36,7 @@ pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use images::ImageArgs;
 pub use metrics::MetricsArgs;
+pub use helm::HelmArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{
@@ -248,6 +250,8 @@ pub struct ServerArgs {
     pub manifests: ManifestArgs,
     #[command(flatten)]
     pub cloud: CloudControllerArgs,
+    #[command(flatten)]
+    pub helm: HelmArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
 

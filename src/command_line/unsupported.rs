@@ -3,7 +3,6 @@
 
 /// The name of each flag without dashes, and the text that follows `… is not supported: `.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
     (
         "etcd-s3-config-secret",

@@ -187,8 +187,8 @@ impl Action<'_> {
         documents: &[Document],
     ) -> Result<Vec<Target>, ActionError> {
         let cluster = self.cluster();
-        let objects = documents.iter().map(|d| (d.file.as_str(), &d.object));
-        let mut targets = cluster.targets(discovery, objects).await?;
+        let objects: Vec<_> = documents.iter().map(|d| (d.file.as_str(), &d.object)).collect();
+        let mut targets = cluster.targets(discovery, &objects).await?;
         for target in &mut targets {
             cluster.own(target);
         }
@@ -205,8 +205,8 @@ impl Action<'_> {
         let cluster = self.cluster();
         let mut targets = Vec::new();
         for document in documents {
-            let one = std::iter::once((document.file.as_str(), &document.object));
-            match cluster.targets(discovery, one).await {
+            let one = [(document.file.as_str(), &document.object)];
+            match cluster.targets(discovery, &one).await {
                 Ok(found) => targets.extend(found),
                 Err(error @ ClusterError::NoKind { .. }) => tracing::warn!(
                     release = self.settings.name,

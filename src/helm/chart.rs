@@ -4,7 +4,8 @@ pub(crate) mod archive;
 mod load;
 mod tar;
 
-pub use load::load;
+pub(crate) use load::values as values_of;
+pub use load::{LoadError, load};
 
 use std::collections::BTreeMap;
 

@@ -132,7 +132,7 @@ impl Cluster<'_> {
     pub(crate) async fn targets<'d>(
         &self,
         discovery: &mut Discovery<'_>,
-        documents: impl Iterator<Item = (&'d str, &'d Value)>,
+        documents: &[(&'d str, &'d Value)],
     ) -> Result<Vec<Target>, ClusterError> {
         let mut targets = Vec::new();
         for (place, document) in documents {

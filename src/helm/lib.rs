@@ -4,6 +4,7 @@
 pub mod action;
 pub mod chart;
 pub mod cluster;
+pub mod controller;
 pub mod fetch;
 pub mod manifest;
 pub mod release;

@@ -3,6 +3,8 @@
 pub mod coalesce;
 pub mod dependencies;
 mod format;
+mod json;
+mod reference;
 pub mod schema;
 pub mod set;
 

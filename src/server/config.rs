@@ -76,6 +76,8 @@ pub struct Config {
     pub agent: bool,
     /// Run the controllers.
     pub controllers: bool,
+    /// Whether HelmChart objects are applied.
+    pub helm_controller: bool,
     /// Run the scheduler.
     pub scheduler: bool,
     /// Names of controllers that do not run.
@@ -362,6 +364,8 @@ impl Config {
             kubeconfig_group: kubeconfig_group(args.write_kubeconfig_group.as_deref())?,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
+            helm_controller: !(args.helm.disable_helm_controller
+                || args.disable_controller_manager),
             scheduler: !args.disable_scheduler,
             disabled_controllers: components.disabled_controllers,
             tuning: components.tuning,

@@ -1,5 +1,6 @@
 //! Controllers and scheduler: they run on the server that leads the store.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use apiserver::User;
@@ -46,6 +47,11 @@ pub(super) fn start(
         }
         let apiserver = clients.client(User::apiserver(), APISERVER_AGENT);
         controllers::autoregister::start(tasks, &informers, apiserver);
+        if config.helm_controller {
+            let user = User::authenticated(helm::controller::USER, &[]);
+            let client = clients.client(user, helm::controller::AGENT);
+            helm::controller::start(own_server(&plane), client, &informers, tasks);
+        }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);
             scheduler::start(clients.client(user(), SCHEDULER_AGENT), &informers, tasks);
@@ -56,6 +62,16 @@ pub(super) fn start(
     let leading = leadership::run_while_leading(members, tasks.clone(), begin);
     tasks.spawn(Kind::Critical, "leader", leading);
     Ok(())
+}
+
+/// This API server, from which charts may be downloaded.
+fn own_server(plane: &ControlPlane) -> helm::fetch::OwnServer {
+    let mut address = plane.address;
+    if address.ip().is_unspecified() {
+        address.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    let ca = plane.certs.server_ca().cert_pem().to_owned();
+    helm::fetch::OwnServer { address: address.to_string(), ca }
 }
 
 /// The user that a controller acts as: its service account, but for the controller that upstream

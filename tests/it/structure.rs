@@ -21,6 +21,7 @@ const CRATES: &[&str] = &[
     "src/encryption",
     "src/etcd",
     "src/go_template",
+    "src/helm",
     "src/kcel",
     "src/lookup",
     "src/net",

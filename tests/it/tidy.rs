@@ -47,6 +47,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),
     ("addons", &["api", "base", "client"]),
+    ("go_template", &[]),
+    ("helm", &["api", "base", "client", "go_template"]),
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),

@@ -65,8 +65,8 @@ impl Action<'_> {
         discovery: &mut Discovery<'_>,
     ) -> Result<Vec<Target>, ClusterError> {
         let object = yaml::parse(hook.manifest.as_bytes()).unwrap_or_default();
-        let one = std::iter::once((hook.path.as_str(), &object));
-        self.cluster().targets(discovery, one).await
+        let one = [(hook.path.as_str(), &object)];
+        self.cluster().targets(discovery, &one).await
     }
 
     async fn run_hook(

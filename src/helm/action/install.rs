@@ -111,9 +111,9 @@ impl Action<'_> {
     ) -> Result<Vec<Target>, ActionError> {
         let cluster = self.cluster();
         let documents = yaml::documents(data)?;
-        let objects = documents.iter().map(|document| (file, document));
+        let objects: Vec<_> = documents.iter().map(|document| (file, document)).collect();
         let mut created = Vec::new();
-        for target in cluster.targets(discovery, objects).await? {
+        for target in cluster.targets(discovery, &objects).await? {
             if cluster.get(&target).await?.is_none() {
                 cluster.apply(&target, self.settings.force_conflicts, false).await?;
                 created.push(target);

@@ -201,16 +201,22 @@ impl Registry<'_> {
         token: &mut Option<String>,
     ) -> Result<Bytes, OciError> {
         let url = format!("{}://{}/v2/{}/{document}", self.scheme, self.host, self.path);
-        let ask = async |authorization: Option<&str>| {
-            let get = Get { authorization, accept: Some(MANIFESTS), ..Get::new(limit) };
-            self.client.answer(&url, &get).await
-        };
-        let answer = ask(token.as_deref()).await?;
+        let answer = self.ask(&url, limit, token.as_deref()).await?;
         if answer.status != http::StatusCode::UNAUTHORIZED {
             return Ok(answer.success()?);
         }
         *token = Some(self.authorize(&answer).await?);
-        Ok(ask(token.as_deref()).await?.success()?)
+        Ok(self.ask(&url, limit, token.as_deref()).await?.success()?)
+    }
+
+    async fn ask(
+        &self,
+        url: &str,
+        limit: usize,
+        authorization: Option<&str>,
+    ) -> Result<Answer, HttpError> {
+        let get = Get { authorization, accept: Some(MANIFESTS), ..Get::new(limit) };
+        self.client.answer(url, &get).await
     }
 
     /// The value of `Authorization` that a challenge asks for.

@@ -6,6 +6,8 @@
 use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::json::{is_type, same, type_name};
+use super::reference::{find_anchor, percent_decoded};
 use super::{Values, format};
 use crate::chart::Chart;
 
@@ -436,78 +438,6 @@ fn size(keywords: &Map<String, Value>, name: &str) -> Option<usize> {
 
 fn compiled(pattern: &str) -> Result<Regex, Reason> {
     Regex::new(pattern).map_err(|_| format!("the pattern {pattern:?} is not supported").into())
-}
-
-fn is_type(value: &Value, name: &str) -> bool {
-    match name {
-        "number" => value.is_number(),
-        "integer" => value.as_f64().is_some_and(|n| n.fract() == 0.0),
-        name => type_name(value) == name,
-    }
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-/// Equality of JSON schema: numbers by their value.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
-        }
-        (a, b) => a == b,
-    }
-}
-
-fn find_anchor<'a>(schema: &'a Value, name: &str, depth: usize) -> Option<&'a Value> {
-    if depth > DEPTH_MAX {
-        return None;
-    }
-    match schema {
-        Value::Object(object) => {
-            let is_named = |key: &str| {
-                object
-                    .get(key)
-                    .and_then(Value::as_str)
-                    .is_some_and(|id| id.trim_start_matches('#') == name)
-            };
-            if !name.is_empty() && (is_named("$anchor") || is_named("$id") || is_named("id")) {
-                return Some(schema);
-            }
-            object.values().find_map(|inner| find_anchor(inner, name, depth + 1))
-        }
-        Value::Array(items) => items.iter().find_map(|item| find_anchor(item, name, depth + 1)),
-        _ => None,
-    }
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let decoded = hex.filter(|_| *byte == b'%').map(|hex| u8::from_str_radix(hex, 16));
-        if let Some(Ok(decoded)) = decoded {
-            out.push(decoded);
-            rest = after.get(2..).unwrap_or_default();
-        } else {
-            out.push(*byte);
-            rest = after;
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
