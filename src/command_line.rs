@@ -19,11 +19,11 @@ mod unsupported;
 pub use args::{
     AgentArgs, AuditPreset, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
     Command, CompletionArgs, CompletionShell, ComponentArgs, CreateArgs, DatastoreArgs,
-    DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs,
-    ImageArgs, ListArgs, Lookup, MetricsArgs, MigrateArgs, NodeArgs, RotateArgs, RotateCaArgs,
-    RotateLeavesArgs, S3Args, ServerArgs,
-    SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
-    TokenArgs, TokenCommand, command,
+    DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs,
+    GeneralArgs, ImageArgs, ListArgs, Lookup, MetricsArgs, MigrateArgs, NodeArgs, RotateArgs,
+    RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
+    SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+    command,
 };
 pub use defaults::Locations;
 pub use environment::{data_dir, variable_state, without_effect};

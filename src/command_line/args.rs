@@ -9,14 +9,14 @@ use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 mod certificate;
 mod cloud;
 mod cluster;
-mod components;
 mod completion;
+mod components;
 mod datastore;
 mod encrypt;
+mod helm;
 mod images;
 mod manifests;
 mod metrics;
-mod helm;
 mod node;
 mod s3;
 mod snapshot;
@@ -29,14 +29,14 @@ pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
 pub(super) use cloud::{CloudControllerArgs, NodeAddressArgs};
+pub use completion::{CompletionArgs, CompletionShell};
 pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
-pub use completion::{CompletionArgs, CompletionShell};
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
+pub use helm::HelmArgs;
 pub use images::ImageArgs;
 pub use metrics::MetricsArgs;
-pub use helm::HelmArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{

@@ -224,10 +224,9 @@ mod tests {
             let args = server(&[file], &[("K3S_CLUSTER_INIT", value)]).unwrap();
             assert_eq!(args.cluster_init, want, "{value}");
         }
-        for (name, value) in [
-            ("K3S_SELINUX", "true"),
-            ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush"),
-        ] {
+        for (name, value) in
+            [("K3S_SELINUX", "true"), ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush")]
+        {
             let refused = server(&[file], &[(name, value)]).unwrap_err();
             let want = format!("error[KL0102]: {name} is not supported: ");
             assert!(refused.starts_with(&want) && !refused.contains("hush"), "{refused}");

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
-use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
 use client::{Client, Informer, Informers};
@@ -32,8 +31,7 @@ use crate::runtime::containerd::import;
 use crate::runtime::containerd::supervise;
 use crate::runtime::containerd::supervise::ContainerdHandle;
 use crate::runtime::cri::CriRuntime;
-use crate::runtime::image_folder::{self, ImageFolder, PinnedImages};
-use crate::runtime::images::pause;
+use crate::runtime::image_folder::{self, ImageFolder};
 use crate::runtime::registries;
 use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
 use crate::static_pods::manifests;
@@ -90,8 +88,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
     let operations = Arc::clone(runtime.operations());
-    let mut handles =
-        RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, &config);
+    let mut handles = RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, &config);
     if containerd.is_some() {
         let registry = image_registry(&config, &handles, &socket, &tasks);
         handles.image_registry = Some(registry);

@@ -21,6 +21,7 @@ use client::{
 };
 use http::Method;
 use serde::Deserialize;
+use serde_json::json;
 
 use self::plan::{DirectoryRequest, PROVISIONER, Volume, VolumeNode, VolumeRequest};
 use self::settings::ProvisionerSettings;
