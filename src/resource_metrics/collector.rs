@@ -21,8 +21,8 @@ const CONCURRENCY: usize = 16;
 const FIRST_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of intervals of this length.
 const FIRST_ROUNDS: u8 = 2;
-/// Least wait between two regular rounds: a shorter window is too imprecise. It is below the rest of
-/// a round in which a node did not answer.
+/// Least wait between two regular rounds: a shorter window is too imprecise. It is below the rest
+/// of the interval after a round in which a node did not answer.
 const WAIT_MIN: Duration = Duration::from_secs(3);
 
 /// Why a node was not measured.

@@ -54,8 +54,8 @@ fn settings() -> Settings {
 async fn a_second_start_writes_nothing() {
     let memory = Memory::default();
     // 4 namespaces, 73 + 54 + 7 + 7 RBAC objects of upstream, two own roles with bindings, the
-    // role of the resource metrics and the binding of kubelet clients, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service,
-    // endpoints, slice, config map.
+    // role of the resource metrics and the binding of kubelet clients, 8 + 11 flow control, 2
+    // priority classes, ServiceCIDR, service, endpoints, slice, config map.
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 76 + 57 + 7 + 7 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
     let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
