@@ -102,7 +102,14 @@ pub async fn run(
             () = round(&store, &*source, &nodes, &mut failing) => {}
             () = shutdown.requested() => return Ok(()),
         }
-        let wait = base::clock::sleep(schedule.wait(base::clock::unix_time()));
+        let wait = schedule.wait(base::clock::unix_time());
+        // A server without nodes does not wake up.
+        let wait = async {
+            match nodes.is_empty() {
+                true => std::future::pending().await,
+                false => base::clock::sleep(wait).await,
+            }
+        };
         tokio::pin!(wait);
         loop {
             tokio::select! {

@@ -25,7 +25,7 @@ use super::{Nodes, dial_error, target};
 pub enum KubeletError {
     /// The node has no address.
     #[error("{}", .0.message)]
-    Address(Status),
+    Address(Box<Status>),
     /// The connection or its TLS handshake failed; the message is in Go's format.
     #[error("{0}")]
     Connect(String),
@@ -94,7 +94,8 @@ impl KubeletClient {
         path: &str,
         bytes_max: usize,
     ) -> Result<Bytes, KubeletError> {
-        let target = target::kubelet(node).map_err(KubeletError::Address)?;
+        let target =
+            target::kubelet(node).map_err(|status| KubeletError::Address(Box::new(status)))?;
         let authority = target.authority();
         let kept = self.idle.lock().remove(name);
         // A connection of another address or that the kubelet has closed is dropped here.
