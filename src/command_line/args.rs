@@ -34,7 +34,7 @@ pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
-pub use helm::HelmArgs;
+pub(super) use helm::HelmArgs;
 pub use images::ImageArgs;
 pub use metrics::MetricsArgs;
 pub use node::{GeneralArgs, NodeArgs};

@@ -29,7 +29,6 @@ use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
-use crate::runtime::image_folder::PinnedImages;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
 
