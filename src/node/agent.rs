@@ -79,7 +79,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
     let cgroups = set_up_cgroups(&config, &machine, &allocatable)?;
     if containerd.is_some() {
-        import_pause_image(&config, &socket, &runtime, &tasks).await?;
+        import_pause_image(&config, &socket, &tasks).await?;
     }
     let informers = Informers::new(client.clone(), tasks.clone());
     let pods = informers
@@ -87,12 +87,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let own_node = informers.scoped(
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
-    let operations = Arc::clone(runtime.operations());
-    let mut handles = RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, &config);
-    if containerd.is_some() {
-        let registry = image_registry(&config, &handles, &socket, &tasks);
-        handles.image_registry = Some(registry);
-    }
+    let own = containerd.is_some().then_some(socket.as_path());
+    let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
     let node = Arc::new(Node {
         tasks: tasks.clone(),
         runtime: handles,
@@ -130,6 +126,22 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// The handles of the runtime. `own` is the socket of the supervised containerd, whose images the
+/// node's registry serves.
+fn runtime_handles(
+    config: &Config,
+    runtime: CriRuntime,
+    version: RuntimeVersion,
+    cgroups: Cgroups,
+    own: Option<&Path>,
+    tasks: &Tasks,
+) -> RuntimeHandles {
+    let operations = Arc::clone(runtime.operations());
+    let mut handles = RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, config);
+    handles.image_registry = own.map(|socket| image_registry(config, &handles, socket, tasks));
+    handles
 }
 
 /// Creates the directories of pods and of their logs.
@@ -215,10 +227,10 @@ fn spawn_image_folder(node: &Arc<Node>, socket: PathBuf) {
     let folder = ImageFolder {
         folder: config.images_dir.clone(),
         data_dir: config.data_dir.clone(),
+        runtime: Arc::new(CriRuntime::new(&socket)),
         socket,
         extra_registries: config.extra_registries.clone(),
         pause_image: config.pause_image.clone(),
-        runtime: Arc::clone(&node.runtime.cri),
         registries: Arc::clone(&node.runtime.registries),
         pinned: node.runtime.pinned.clone(),
         problems: node.tasks.problems().clone(),
@@ -321,13 +333,13 @@ async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion,
 async fn import_pause_image(
     config: &Config,
     socket: &Path,
-    runtime: &CriRuntime,
     tasks: &Tasks,
 ) -> Result<(), NodeError> {
     if config.runtime.pause_image.is_some() {
         return Ok(());
     }
     import::pause_image(socket).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    let runtime = CriRuntime::new(socket);
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
     // The CRI plugin learns of the image by an event, which may come later than the import.
     while runtime

@@ -275,6 +275,16 @@ mod tests {
         assert!(!acts_in_pod("/containerLogs/a/exec/c"));
     }
 
+    #[test]
+    fn nodes_are_recognized_by_name_and_group() {
+        let user = |name: &str, group: &str| {
+            user_of(&json!({"username": name, "groups": [group, "system:authenticated"]}))
+        };
+        assert!(user("system:node:n1", "system:nodes").is_node());
+        assert!(!user("system:node:n1", "other").is_node());
+        assert!(!user("admin", "system:nodes").is_node());
+    }
+
     /// Results are cached by all attributes that a review sends.
     #[test]
     fn access_reviews_contain_all_attributes_of_the_user() {

@@ -271,7 +271,9 @@ impl ImageFolder {
     ) -> Result<(), FolderError> {
         let stored = pins::list(&self.socket).await?;
         if let Some(known) = state.record.files.get(file)
-            && known.is_current(now, |name| digest_of(&stored, name))
+            && known.is_current(now, registries_of(kind, &self.extra_registries), |name| {
+                digest_of(&stored, name)
+            })
         {
             return Ok(self.pin(&stored, known.images.keys()).await?);
         }
@@ -286,7 +288,8 @@ impl ImageFolder {
         };
         let (read, names) = (now.clone(), images.len());
         let complete = failed.is_empty();
-        let entry = FileRecord { state: read, complete, images };
+        let registries = registries_of(kind, &self.extra_registries).to_vec();
+        let entry = FileRecord { state: read, complete, registries, images };
         state.record.files.insert(file.to_owned(), entry);
         self.save(&state.record).await;
         if !complete {
@@ -398,6 +401,14 @@ impl ImageFolder {
                 self.problems.put("images/pause", what, fix);
             }
         }
+    }
+}
+
+/// The registries whose names the images of a file get: none for a list, which names its images.
+fn registries_of(kind: FileKind, extra: &[String]) -> &[String] {
+    match kind {
+        FileKind::Archive => extra,
+        FileKind::List => &[],
     }
 }
 

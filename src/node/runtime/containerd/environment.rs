@@ -44,9 +44,9 @@ impl Environment {
             }
         }
         let is_set =
-            |name: &&str| variables.get(&OsString::from(*name)).is_some_and(|v| !v.is_empty());
-        if PROXIES.iter().any(|name| is_set(&name)) {
-            let found = NO_PROXY.iter().find(|name| is_set(name)).copied().unwrap_or("NO_PROXY");
+            |name: &&str| variables.get(&OsString::from(name)).is_some_and(|v| !v.is_empty());
+        if PROXIES.iter().any(is_set) {
+            let found = NO_PROXY.into_iter().find(is_set).unwrap_or("NO_PROXY");
             let mut value = variables.remove(&OsString::from(found)).unwrap_or_default();
             for part in direct {
                 if !value.is_empty() {

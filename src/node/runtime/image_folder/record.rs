@@ -15,20 +15,25 @@ pub(super) struct FileRecord {
     pub(super) state: FileState,
     /// Whether all its images are present; images of a list may be missing.
     pub(super) complete: bool,
+    /// The registries whose names its images also got.
+    #[serde(default)]
+    pub(super) registries: Vec<String>,
     /// The digests of its images by name.
     pub(super) images: BTreeMap<String, String>,
 }
 
 impl FileRecord {
-    /// Whether the file is unchanged and containerd, whose digest of a name `stored` returns, still
-    /// has its images.
+    /// Whether the file and the extra registries are unchanged and containerd, whose digest of a
+    /// name `stored` returns, still has its images.
     pub(super) fn is_current<'a>(
         &self,
         now: &FileState,
+        registries: &[String],
         stored: impl Fn(&str) -> Option<&'a str>,
     ) -> bool {
         self.complete
             && self.state == *now
+            && self.registries == registries
             && self.images.iter().all(|(name, digest)| stored(name) == Some(digest))
     }
 }
@@ -68,13 +73,15 @@ mod tests {
     #[test]
     fn a_file_is_imported_again_if_it_or_its_images_changed() {
         let images = [("r.io/a:1".to_owned(), "sha256:1".to_owned())].into();
-        let file = FileRecord { state: state(5), complete: true, images };
-        assert!(file.is_current(&state(5), |_| Some("sha256:1")));
-        assert!(!file.is_current(&state(6), |_| Some("sha256:1")), "the file changed");
-        assert!(!file.is_current(&state(5), |_| None), "the image was removed");
-        assert!(!file.is_current(&state(5), |_| Some("sha256:2")), "the tag was moved");
+        let file = FileRecord { state: state(5), complete: true, registries: Vec::new(), images };
+        assert!(file.is_current(&state(5), &[], |_| Some("sha256:1")));
+        assert!(!file.is_current(&state(6), &[], |_| Some("sha256:1")), "the file changed");
+        assert!(!file.is_current(&state(5), &[], |_| None), "the image was removed");
+        assert!(!file.is_current(&state(5), &[], |_| Some("sha256:2")), "the tag was moved");
+        let registries = ["x.io".to_owned()];
+        assert!(!file.is_current(&state(5), &registries, |_| Some("sha256:1")), "a new registry");
         let partial = FileRecord { complete: false, ..file };
-        assert!(!partial.is_current(&state(5), |_| Some("sha256:1")));
+        assert!(!partial.is_current(&state(5), &[], |_| Some("sha256:1")));
     }
 
     #[test]
@@ -83,7 +90,7 @@ mod tests {
         let path = directory.path().join("record");
         assert_eq!(Record::read(&path), Record::default());
         let images = [("a".to_owned(), "sha256:1".to_owned())].into();
-        let file = FileRecord { state: state(5), complete: true, images };
+        let file = FileRecord { state: state(5), complete: true, registries: Vec::new(), images };
         let record = Record { files: [("a.tar".to_owned(), file)].into() };
         record.write(&path).unwrap();
         assert_eq!(Record::read(&path), record);
