@@ -381,10 +381,10 @@ mod tests {
     #[test]
     fn unknown_and_unsupported_flags_and_keys_are_rejected_by_name() {
         assert!(server(&["--data-dri=/x"], &[]).unwrap_err().contains("--data-dir"));
-        let refused = server(&["--embedded-registry=true"], &[]).unwrap_err();
+        let refused = server(&["--rootless=true"], &[]).unwrap_err();
         assert!(
             refused.starts_with(
-                "error[KL0102]: --embedded-registry is not supported: kube-lite has no embedded registry"
+                "error[KL0102]: --rootless is not supported: a node needs root; a server with"
             ),
             "{refused}"
         );

@@ -30,7 +30,8 @@ pub struct ImageArgs {
     /// No effect: programs in the directory bin of the data directory are always preferred
     #[arg(long, help_heading = "Images")]
     pub prefer_bundled_bin: bool,
-    /// Let the embedded registry share images with the tag latest [env: KUBE_LITE_P2P_ENABLE_LATEST]
+    /// Let the embedded registry share images with the tag latest [env:
+    /// KUBE_LITE_P2P_ENABLE_LATEST]
     #[arg(long, help_heading = "Images")]
     pub embedded_registry_latest: bool,
     /// Port of the registry at which containerd reaches the embedded registry and rewritten

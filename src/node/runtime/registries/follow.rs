@@ -53,8 +53,8 @@ enum ReloadError {
     WriteHosts { dir: PathBuf, source: io::Error },
 }
 
-/// Watches the file until shutdown and reports changes to `changed`. If it becomes invalid, a problem is reported and the previous
-/// configuration stays in effect.
+/// Watches the file until shutdown and reports changes to `changed`. If it becomes invalid, a
+/// problem is reported and the previous configuration stays in effect.
 pub(crate) async fn watch_file(
     current: Arc<ArcSwap<Registries>>,
     file: Option<PathBuf>,
