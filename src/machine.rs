@@ -226,11 +226,6 @@ impl Machine {
             return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
         }
         let images = ImageConfig::new(&args)?;
-        let mut without_effect = general.without_effect.clone();
-        if args.images.prefer_bundled_bin {
-            let why = "programs in the directory bin of the data directory are always preferred";
-            without_effect.push(format!("--prefer-bundled-bin: {why}"));
-        }
         let listen = listen_ip(args.bind_address, &node_ips);
         let port = args.proxy_healthz_port;
         let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;

@@ -18,6 +18,10 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
     ("servicelb-namespace", "kube-lite has no service load balancer"),
     (
+        "prefer-bundled-bin",
+        "programs in the directory bin of the data directory are always preferred",
+    ),
+    (
         "egress-selector-mode",
         "the server reaches nodes and pods of agents through tunnels; disabled is refused",
     ),

@@ -27,9 +27,6 @@ pub struct ImageArgs {
     /// Registries whose names images of agent/images also get
     #[arg(long, value_name = "HOST", value_delimiter = ',', help_heading = "Images")]
     pub airgap_extra_registry: Vec<String>,
-    /// No effect: programs in the directory bin of the data directory are always preferred
-    #[arg(long, help_heading = "Images")]
-    pub prefer_bundled_bin: bool,
     /// Let the embedded registry share images with the tag latest [env:
     /// KUBE_LITE_P2P_ENABLE_LATEST]
     #[arg(long, help_heading = "Images")]
