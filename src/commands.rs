@@ -77,6 +77,13 @@ impl<'a> Environment<'a> {
         chosen.unwrap_or_else(|| self.locations().data)
     }
 
+    /// Logs the settings that change nothing, each with the reason.
+    fn report(without_effect: &[String]) {
+        for setting in without_effect {
+            tracing::warn!(%setting, "command line: setting has no effect");
+        }
+    }
+
     /// Prepares the process for a command that runs until it is stopped.
     fn prepare(&self, general: &mut GeneralArgs) {
         let of_variables = command_line::without_effect((self.names)().into_iter());
@@ -84,9 +91,6 @@ impl<'a> Environment<'a> {
         allocator::prepare();
         let filter = (self.lookup)("KUBE_LITE_LOG");
         logging::start(general.debug, general.verbosity, filter.as_deref());
-        for setting in &general.without_effect {
-            tracing::warn!(%setting, "command line: setting has no effect");
-        }
         for warning in &general.warnings {
             tracing::warn!(%warning, "command line: setting is outdated or overridden");
         }

@@ -101,7 +101,8 @@ fn merge_file(
             return Err(bad(format!("line {line}: unknown key {name:?}{near}")));
         }
         let slot = values.entry(flag.to_owned()).or_default();
-        if !append {
+        // In k3s the old name of a list is a list of its own, in addition to the present one.
+        if !append && flag == name {
             slot.clear();
         }
         slot.extend(list);

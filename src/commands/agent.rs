@@ -9,6 +9,7 @@ impl Command for AgentArgs {
     fn run(mut self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         environment.prepare(&mut self.general);
         let config = Config::new(self, &environment.locations())?;
+        Environment::report(&config.machine.without_effect);
         block_on(AGENT_STOPPED, || agent::run(config))?;
         Ok(Output::default())
     }

@@ -9,6 +9,7 @@ impl Command for ServerArgs {
     fn run(mut self, environment: &Environment<'_>) -> Result<Output, CommandError> {
         environment.prepare(&mut self.general);
         let config = Config::new(self, &environment.locations())?;
+        Environment::report(&config.machine.without_effect);
         if let Some(request) = &config.reset {
             let request = block_on(RESET, || server::reset::download_snapshot(&config, request))?;
             return server::reset::run(&config, &request).map(Output::from);

@@ -28,9 +28,6 @@ use apiserver_settings::ApiServerSettings;
 use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
-/// Issuer of service account tokens (`--service-account-issuer` of upstream's examples and k3s).
-pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-
 /// Components that `--disable` keeps from running.
 const DISABLEABLE: [&str; 3] = ["coredns", "local-storage", "metrics-server"];
 

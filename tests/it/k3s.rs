@@ -3,6 +3,14 @@
 
 use std::fmt::Write;
 
+use kube_lite::command_line::components::Effect;
+use kube_lite::command_line::components::apiserver::APISERVER;
+use kube_lite::command_line::components::controller_manager::{
+    CLOUD_CONTROLLER_MANAGER, CONTROLLER_MANAGER,
+};
+use kube_lite::command_line::components::etcd::ETCD;
+use kube_lite::command_line::components::proxy::PROXY;
+use kube_lite::command_line::components::scheduler::SCHEDULER;
 use kube_lite::command_line::{FlagState, flag_state, variable_state};
 
 /// Line that the generated part of the document follows.
@@ -70,6 +78,20 @@ fn table() -> String {
         let flag = flag.flatten().map(|flag| format!("`--{flag}`")).unwrap_or_default();
         let (state, why) = state.map_or(("unknown", ""), cells);
         let _ = writeln!(out, "| `{name}` | {flag} | {state} | {} |", why.replace('|', "\\|"));
+    }
+    for component in
+        [&APISERVER, &CONTROLLER_MANAGER, &SCHEDULER, &CLOUD_CONTROLLER_MANAGER, &ETCD, &PROXY]
+    {
+        let _ = writeln!(out, "\n| `--{}` | state | reason |\n|---|---|---|", component.flag);
+        for (name, effect) in component.arguments {
+            let (state, why) = match effect {
+                Effect::Value | Effect::Bool | Effect::List => ("acted on".to_owned(), ""),
+                Effect::NoEffect(why) => ("no effect".to_owned(), *why),
+                Effect::Refused(why) => ("refused".to_owned(), *why),
+                Effect::Fixed(is, why) => (format!("`{is}` only"), *why),
+            };
+            let _ = writeln!(out, "| `{name}` | {state} | {} |", why.replace('|', "\\|"));
+        }
     }
     out
 }

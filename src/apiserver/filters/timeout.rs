@@ -1,4 +1,5 @@
-//! Request timeout: 60 s by default, or less when the request sets one; long-running requests have none.
+//! Request timeout: 60 s by default, or less when the request sets one; long-running requests have
+//! none.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Arguments of kube-apiserver, apart from those of audit, authentication, authorization, admission,
-//! encryption, flow control and tracing, which the modules of the API server parse.
+//! Arguments of kube-apiserver, apart from those of audit, authentication, authorization,
+//! admission, encryption, flow control and tracing, which the modules of the API server parse.
 
 use super::Component;
 use super::Effect::{Fixed, List, NoEffect, Refused, Value};

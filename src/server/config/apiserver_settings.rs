@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use base::pki::tls::Offer;
 
-use super::ISSUER;
 use crate::command_line::components::Arguments;
 use crate::command_line::components::apiserver::APISERVER;
 use crate::error_catalogue::CommandError;
+
+/// Issuer of service account tokens (`--service-account-issuer` of upstream's examples and k3s).
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// The longest lifetime of a token that upstream accepts, in seconds.
 const TOKEN_SECONDS_MAX: u64 = 1 << 32;
