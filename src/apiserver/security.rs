@@ -15,7 +15,7 @@ use crate::admission::pods::DefaultTolerationSeconds;
 use crate::admission::{self, Operation, Plugin};
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::issuer::TokenIssuer;
-use crate::authn::jws::{BadKey, SigningKey};
+use crate::authn::jws::{BadKey, PublicKey, SigningKey};
 use crate::authn::secret_token::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
@@ -89,6 +89,22 @@ pub struct Security {
     webhooks: admission::webhooks::Sources,
 }
 
+/// The authenticators of the cluster's own tokens.
+fn own_tokens(
+    lookup: &Arc<dyn Lookup>,
+    tokens: Vec<(String, User)>,
+    accounts: ServiceAccounts,
+    audiences: Vec<String>,
+    keys: Vec<PublicKey>,
+) -> Vec<Arc<dyn TokenAuthenticator>> {
+    vec![
+        Arc::new(StaticTokens::new(tokens)),
+        Arc::new(accounts),
+        Arc::new(SecretTokens::new(Arc::clone(lookup), audiences, keys)),
+        Arc::new(BootstrapTokens::new(Arc::clone(lookup))),
+    ]
+}
+
 /// Combines the authenticators of the cluster's own `tokens` with those of the configuration.
 fn authenticator(
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
@@ -124,18 +140,10 @@ impl Security {
             audiences.clone(),
             issuer.public_keys(),
         );
-        let tokens: Vec<Arc<dyn TokenAuthenticator>> = vec![
-            Arc::new(StaticTokens::new(settings.tokens)),
-            Arc::new(accounts),
-            Arc::new(SecretTokens::new(
-                Arc::clone(&lookup),
-                audiences.clone(),
-                issuer.public_keys(),
-            )),
-            Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
-        ];
+        let keys = issuer.public_keys();
+        let own = own_tokens(&lookup, settings.tokens, accounts, audiences.clone(), keys);
         let authenticator = Arc::new(
-            authenticator(tokens, &settings.authentication, &audiences, &settings.callout)
+            authenticator(own, &settings.authentication, &audiences, &settings.callout)
                 .with_masters_by_token(!settings.hardened),
         );
         let rbac = Arc::new(Rbac::new());

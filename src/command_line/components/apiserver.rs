@@ -69,7 +69,7 @@ pub const APISERVER: Component = Component {
         ("service-account-signing-key-file", Refused(OWN_CA)),
         ("service-cluster-ip-range", Refused("use --service-cidr of kube-lite")),
         ("service-node-port-range", Refused("use --service-node-port-range of kube-lite")),
-        ("shutdown-delay-duration", NoEffect("clients of other servers are redirected at once")),
+        ("shutdown-delay-duration", Fixed("0s", "the server stops listening at once")),
         ("storage-backend", Fixed("etcd3", STORE)),
         ("storage-media-type", NoEffect("objects are stored as JSON")),
         ("strict-transport-security-directives", Refused("the header is not sent")),
