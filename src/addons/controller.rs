@@ -182,6 +182,13 @@ impl Controller {
     ) -> Option<tokio::time::Instant> {
         let time = SystemTime::UNIX_EPOCH + clock::unix_time();
         let plan = state::plan(listing, &self.states, complete, (clock::now(), time));
+        for (path, state) in &mut self.states {
+            if listing.files.contains_key(path) {
+                state.missing_since = None;
+            } else if plan.missing.contains(path) {
+                state.missing_since = Some(clock::now());
+            }
+        }
         let mut has_changed = !plan.gone.is_empty();
         for path in &plan.due {
             has_changed |= self.process(path, listing).await;

@@ -38,6 +38,19 @@ pub(crate) struct Listing {
     pub(crate) errors: Vec<FolderError>,
 }
 
+impl Listing {
+    /// Whether a file is not in the folder. A file that cannot be read may be there.
+    pub(crate) fn is_removed(&self, path: &Path) -> bool {
+        let may_be_there = |error: &FolderError| match error {
+            FolderError::Io { path: unread, .. } | FolderError::TooDeep(unread) => {
+                path.starts_with(unread)
+            }
+            FolderError::TooManyFiles(_) => true,
+        };
+        !self.files.contains_key(path) && !self.errors.iter().any(may_be_there)
+    }
+}
+
 struct Walk<'a> {
     base: &'a Path,
     entries: BTreeMap<PathBuf, (Fingerprint, bool)>,

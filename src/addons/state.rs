@@ -14,8 +14,11 @@ use crate::file::Fingerprint;
 use crate::folder::{Listing, ManifestFile, addon_name};
 
 /// A file that no writer closed is read once it has not changed for this time: its writer may not
-/// have finished.
+/// have finished. A file that is missing is gone after this time: its writer may replace it.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+/// The same for a file that was applied before, whose missing part would delete objects: `helm
+/// template >app.yaml` empties it seconds before it writes.
+const SETTLE_APPLIED: Duration = Duration::from_secs(30);
 /// Delays before a failed file is applied again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
@@ -44,6 +47,8 @@ pub(crate) struct FileState {
     pub(crate) is_applied: bool,
     /// Why it is not applied.
     pub(crate) failure: Option<Failure>,
+    /// Since when it is missing.
+    pub(crate) missing_since: Option<Instant>,
 }
 
 impl FileState {
@@ -72,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) due: Vec<PathBuf>,
     /// Files that do not exist any more.
     pub(crate) gone: Vec<PathBuf>,
+    /// Files that are missing since now.
+    pub(crate) missing: Vec<PathBuf>,
     /// When to list the folder again.
     pub(crate) wake: Option<Instant>,
 }
@@ -92,7 +99,16 @@ pub(crate) fn plan(
             None => {}
         }
     }
-    plan.gone = states.keys().filter(|path| !listing.files.contains_key(*path)).cloned().collect();
+    for (path, state) in states.iter().filter(|(path, _)| listing.is_removed(path)) {
+        match state.missing_since.map(|since| since + SETTLE) {
+            Some(at) if at <= now.0 => plan.gone.push(path.clone()),
+            Some(at) => wakes.push(at),
+            None => {
+                plan.missing.push(path.clone());
+                wakes.push(now.0 + SETTLE);
+            }
+        }
+    }
     plan.wake = wakes.into_iter().min();
     plan
 }
@@ -109,8 +125,9 @@ fn due_at(
     }
     let is_complete = path.file_name().is_some_and(|name| complete.contains(name));
     let age = file.fingerprint.age(time);
-    let is_settled = is_complete || file.is_disabled || age >= SETTLE;
-    Some(if is_settled { now } else { now + SETTLE.saturating_sub(age) })
+    let settle = if state.is_some_and(|s| s.is_applied) { SETTLE_APPLIED } else { SETTLE };
+    let is_settled = is_complete || file.is_disabled || age >= settle;
+    Some(if is_settled { now } else { now + settle.saturating_sub(age) })
 }
 
 /// The file that has the Addon name of `path` and precedes it, which keeps the name.
@@ -173,8 +190,29 @@ mod tests {
         let state = FileState { fingerprint, is_applied: true, ..FileState::default() };
         all.states.insert("a.yaml".into(), state);
         assert_eq!(plan(&all.listing, &all.states, &complete, (now, later)), Plan::default());
+        all.states.get_mut(Path::new("a.yaml")).unwrap().fingerprint = None;
+        let planned = plan(&all.listing, &all.states, &none, (now, later));
+        assert_eq!((planned.due.len(), planned.wake), (0, Some(now + SETTLE_APPLIED - SETTLE)));
+        assert_eq!(plan(&all.listing, &all.states, &complete, (now, later)).due.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_file_is_gone_if_it_does_not_return() {
+        let mut all = files(&["a.yaml"]);
+        let (now, none) = (Instant::now(), BTreeSet::new());
+        all.states.insert("a.yaml".into(), FileState::default());
         all.listing.files.clear();
-        assert_eq!(plan(&all.listing, &all.states, &none, (now, later)).gone.len(), 1);
+        let planned = plan(&all.listing, &all.states, &none, (now, all.written));
+        assert_eq!((planned.missing.len(), planned.gone.len()), (1, 0));
+        assert_eq!(planned.wake, Some(now + SETTLE));
+        all.states.get_mut(Path::new("a.yaml")).unwrap().missing_since = Some(now);
+        let planned = plan(&all.listing, &all.states, &none, (now + SETTLE, all.written));
+        assert_eq!((planned.missing.len(), planned.gone.len()), (0, 1));
+        // A folder that cannot be read may still have it.
+        let source = std::io::Error::other("x");
+        all.listing.errors.push(crate::error::FolderError::Io { path: "a.yaml".into(), source });
+        let planned = plan(&all.listing, &all.states, &none, (now + SETTLE, all.written));
+        assert_eq!(planned, Plan::default());
     }
 
     #[tokio::test(start_paused = true)]

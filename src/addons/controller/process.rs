@@ -11,7 +11,7 @@ use crate::addon::{Addon, VersionedKind};
 use crate::applier::{self, ObjectIdentity, ResolvedManifest};
 use crate::discovery::Discovery;
 use crate::document;
-use crate::error::{ManifestError, ParseError};
+use crate::error::ManifestError;
 use crate::file;
 use crate::folder::{Listing, ManifestFile, addon_name};
 use crate::object_set::{Owner, hex};
@@ -134,7 +134,7 @@ impl Controller {
         let objects = match parsed {
             Ok(Ok(objects)) => objects,
             Ok(Err(error)) => return Applied::failed(error),
-            Err(_) => return Applied::failed(ParseError::NotText),
+            Err(panic) => return Applied::failed(ManifestError::Objects(panic.to_string())),
         };
         let mut discovery = Discovery::new(&self.client);
         match applier::resolve(objects, &mut discovery).await {
@@ -314,7 +314,7 @@ impl Controller {
         // Another server has other files, and k3s prunes none.
         for addon in addons.iter().filter(|addon| addon.server == self.config.server) {
             let path = Path::new(&addon.source);
-            if path.starts_with(&self.config.folder) && !listing.files.contains_key(path) {
+            if path.starts_with(&self.config.folder) && listing.is_removed(path) {
                 self.prune_file(path, listing).await;
             }
         }
