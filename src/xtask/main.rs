@@ -1,6 +1,8 @@
-//! Development tasks: `cargo run -p xtask -- codegen [--check] --types types.json`.
+//! Development tasks: `cargo run -p xtask -- codegen [--check] --types types.json`, `protos`,
+//! `release`.
 
 mod protos;
+mod release;
 mod schema;
 mod supplement;
 
@@ -18,7 +20,10 @@ fn main() -> anyhow::Result<()> {
             let root = root()?;
             protos::run(&root, args.iter().any(|a| a == "--check"))
         }
-        _ => bail!("usage: xtask codegen [--check] [--types PATH]"),
+        Some("release") => release::run(&root()?, args.get(1..).unwrap_or_default()),
+        _ => bail!(
+            "usage: xtask codegen [--check] [--types PATH] | protos [--check] | release --help"
+        ),
     }
 }
 
