@@ -84,7 +84,10 @@ is_true() { eval "[ \"\${INSTALL_KUBE_LITE_$1:-}\" = true ]"; }
 clean() {
   [ -z "$work" ] || rm -rf "$work"
   # A download that was cut off continues in the next run.
-  [ -z "$cache" ] || [ -n "$keep_cache" ] || rm -rf "$cache"
+  [ -z "$cache" ] || [ -n "$keep_cache" ] || {
+    rm -rf "$cache"
+    rmdir "$cache_dir" 2>/dev/null || true
+  }
 }
 trap clean EXIT
 trap 'exit 130' INT TERM
@@ -397,7 +400,7 @@ find_program() {
     grep -qs '^name = "kube-lite"' "$here/Cargo.toml"; then
     build
   else
-    [ -n "$url" ] || {
+    [ -n "$url${INSTALL_KUBE_LITE_ARTIFACT_URL:-}" ] || {
       step_name=release
       fail "this installer has no release host" \
         "set INSTALL_KUBE_LITE_URL, or run install.sh in a checkout or an unpacked bundle"
@@ -419,7 +422,7 @@ transfer() { # URL, file
 }
 # Downloads a URL; repeats a transfer that was cut off. Fails at once if the host has no such file.
 download() { # URL, file
-  attempt=0
+  attempt=0 status=0
   while :; do
     transfer "$1" "$2" &
     show_transfer $! "$2" "${1##*/}"
@@ -475,6 +478,7 @@ fetch() { # name
   fi
   # The name is the checksum: an unfinished download continues only into the same file.
   fetched=$cache/$want
+  [ ! -e "$fetched" ] || [ "$(sum "$fetched")" != "$want" ] || return 0
   for base in ${INSTALL_KUBE_LITE_ARTIFACT_URL:-} $url; do
     keep_cache=1
     if download "$base/$version/$1" "$fetched"; then
@@ -496,10 +500,11 @@ fetch() { # name
 }
 prepare_cache() {
   [ -z "$cache" ] || return 0
-  [ -d "$cache_dir" ] && [ "$(stat -c %u "$cache_dir")" != 0 ] &&
-    fail "$cache_dir does not belong to root" "remove it"
-  mkdir -p "$cache_dir" && chmod 700 "$cache_dir" || fail "cannot create $cache_dir"
-  cache=$cache_dir
+  folder=$cache_dir/download
+  mkdir -p "$folder" || fail "cannot create $folder"
+  [ ! -L "$folder" ] && [ "$(stat -c %u "$folder")" = 0 ] && chmod 700 "$folder" ||
+    fail "$folder does not belong to root" "remove it"
+  cache=$folder
 }
 find_downloader() {
   if have curl; then downloader=curl
@@ -561,6 +566,7 @@ find_version() {
     case $channel in
       *[!A-Za-z0-9._-]* | .*) fail "INSTALL_KUBE_LITE_CHANNEL=$channel is not a channel" ;;
     esac
+    [ -n "$url" ] || fail "a mirror has no channels" "set INSTALL_KUBE_LITE_VERSION"
     download "$url/channels/$channel" "$work/channel" ||
       fail "channel $channel is not at $url: $(transfer_error)$unchanged" \
         "check INSTALL_KUBE_LITE_URL and INSTALL_KUBE_LITE_CHANNEL"
@@ -1228,7 +1234,7 @@ plan() {
     echo "$config_dir/installed-packages"
     echo "$config_dir/installed-kubeconfig"
     cat "$config_dir/installed-files" 2>/dev/null
-    echo "$cache_dir"
+    echo "$cache_dir/download"
   fi
   echo "$kubeconfig"
   while read -r sum file; do
@@ -1298,7 +1304,7 @@ case $service in systemd) systemctl daemon-reload ;; esac
 done
 # Folders that are empty now.
 rmdir /run/containerd/runc/k8s.io /run/containerd/runc /run/containerd/s /run/containerd \
-  /var/lib/cni/results /var/lib/cni 2>/dev/null
+  /var/lib/cni/results /var/lib/cni "$cache_dir" 2>/dev/null
 for folder in "$cni_conf_dir" "$cni_bin_dir"; do
   case $folder in */cni/*) rmdir "$folder" "${folder%/*}" 2>/dev/null ;; esac
 done
