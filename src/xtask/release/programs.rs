@@ -107,6 +107,7 @@ pub(super) fn build(root: &Path, architecture: Architecture, profile: &str) -> R
         replaced.iter().map(flag).collect::<Vec<_>>().join(separator)
     };
     let target = architecture.target();
+    add_standard_library(&root, &target)?;
     let status = Command::new(cargo())
         .current_dir(&root)
         .args(["zigbuild", "--locked", "--bin", "kube-lite", "--profile", profile])
@@ -121,6 +122,24 @@ pub(super) fn build(root: &Path, architecture: Architecture, profile: &str) -> R
     ensure!(status.success(), "the build for {target} failed: {status}");
     let directory = if profile == "dev" { "debug" } else { profile };
     Ok(target_dir.join(&target).join(directory).join("kube-lite"))
+}
+
+/// Installs the standard library of the target with rustup, if the toolchain lacks it.
+fn add_standard_library(root: &Path, target: &str) -> Result<()> {
+    let output = Command::new("rustc")
+        .current_dir(root)
+        .args(["--print=target-libdir", "--target", target])
+        .output()
+        .context("cannot run rustc")?;
+    if output.status.success() && Path::new(String::from_utf8(output.stdout)?.trim()).exists() {
+        return Ok(());
+    }
+    let status = Command::new("rustup").current_dir(root).args(["target", "add", target]).status();
+    ensure!(
+        status.is_ok_and(|status| status.success()),
+        "the toolchain has no standard library for {target}; install it: rustup target add {target}"
+    );
+    Ok(())
 }
 
 /// The directory of cargo-zigbuild, which a script installs once.
