@@ -8,8 +8,8 @@ use crate::value::Value;
 
 /// Go's conversion of a float to `int64`: out of range becomes the smallest.
 pub(crate) fn truncate(value: f64) -> i64 {
-    if value.is_nan() || !(-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&value)
-    {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if value.is_nan() || !(-LIMIT..LIMIT).contains(&value) {
         return i64::MIN;
     }
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]

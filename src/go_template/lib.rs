@@ -27,6 +27,8 @@ mod yaml;
 
 #[cfg(test)]
 mod answers_test;
+#[cfg(test)]
+mod hostile_test;
 
 pub use engine::{Capabilities, Options, Source, render};
 pub use error::{Failure, HostError, RenderError};

@@ -146,7 +146,7 @@ fn decrypt(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
         return Ok(Value::from(""));
     }
     let bytes = STANDARD.decode(text).map_err(|error| Failure::new(error.to_string()))?;
-    if bytes.len() < 2 * BLOCK || bytes.len() % BLOCK != 0 {
+    if bytes.len() < 2 * BLOCK || !bytes.len().is_multiple_of(BLOCK) {
         return Err(Failure::new("crypto/cipher: input not full blocks"));
     }
     let cipher = cipher(args.bytes(0))?;

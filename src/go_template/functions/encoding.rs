@@ -107,7 +107,7 @@ fn decode32(text: &[u8]) -> Value {
             out.push(u8::try_from((bits >> count) & 0xff).unwrap_or(0));
         }
     }
-    if clean.len() % 8 != 0 || matches!(digits.len() % 8, 1 | 3 | 6) {
+    if !clean.len().is_multiple_of(8) || matches!(digits.len() % 8, 1 | 3 | 6) {
         return Value::from(format!("illegal base32 data at input byte {}", digits.len()));
     }
     Value::from_bytes(out)

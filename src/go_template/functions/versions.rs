@@ -56,7 +56,10 @@ pub struct Version {
     original: String,
 }
 
-const LOOSE: &str = r"v?([0-9]+)(\.[0-9]+)?(\.[0-9]+)?(-([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?(\+([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?";
+/// A prerelease and metadata.
+const TAIL: &str =
+    r"(-([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?(\+([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?";
+const LOOSE: &str = r"v?([0-9]+)(\.[0-9]+)?(\.[0-9]+)?";
 
 fn regex(pattern: &str) -> Option<Regex> {
     Regex::new(pattern).ok()
@@ -69,7 +72,8 @@ impl Version {
     ///
     /// The text of the package semver.
     pub fn parse(text: &str) -> Result<Self, VersionError> {
-        static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| regex(&format!("^{LOOSE}$")));
+        static PATTERN: LazyLock<Option<Regex>> =
+            LazyLock::new(|| regex(&format!("^{LOOSE}{TAIL}$")));
         if text.len() > 256 {
             return Err(VersionError::Long);
         }
@@ -266,7 +270,7 @@ struct Constraint {
 pub struct Constraints(Vec<Vec<Constraint>>);
 
 const OPS: &str = r"=||!=|>|<|>=|=>|<=|=<|~|~>|\^";
-const PARTS: &str = r"v?([0-9|x|X|\*]+)(\.[0-9|x|X|\*]+)?(\.[0-9|x|X|\*]+)?(-([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?(\+([0-9A-Za-z\-]+(\.[0-9A-Za-z\-]+)*))?";
+const NUMBERS: &str = r"v?([0-9|x|X|\*]+)(\.[0-9|x|X|\*]+)?(\.[0-9|x|X|\*]+)?";
 
 struct Patterns {
     one: Regex,
@@ -277,11 +281,11 @@ struct Patterns {
 
 static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
     Some(Patterns {
-        one: regex(&format!(r"^\s*({OPS})\s*({PARTS})\s*$"))?,
-        range: regex(&format!(r"\s*({PARTS})\s+-\s+({PARTS})\s*"))?,
-        find: regex(&format!(r"({OPS})\s*({PARTS})"))?,
+        one: regex(&format!(r"^\s*({OPS})\s*({NUMBERS}{TAIL})\s*$"))?,
+        range: regex(&format!(r"\s*({NUMBERS}{TAIL})\s+-\s+({NUMBERS}{TAIL})\s*"))?,
+        find: regex(&format!(r"({OPS})\s*({NUMBERS}{TAIL})"))?,
         valid: regex(&format!(
-            r"^(\s*({OPS})\s*({PARTS})\s*)((?:\s+|,\s*)({OPS})\s*({PARTS})\s*)*$"
+            r"^(\s*({OPS})\s*({NUMBERS}{TAIL})\s*)((?:\s+|,\s*)({OPS})\s*({NUMBERS}{TAIL})\s*)*$"
         ))?,
     })
 });

@@ -455,17 +455,17 @@ mod tests {
     fn verbs_print_as_in_go() {
         let (int, float, text) = (Value::Int(42), Value::Float(3.0), Value::from("a\"b"));
         check("%d|%5d|%-5d|%05d|%x|%+d", &vec![int.clone(); 6], "42|   42|42   |00042|2a|+42");
-        check("%d", &[float.clone()], "%!d(float64=3)");
-        check("%s", &[int.clone()], "%!s(int=42)");
+        check("%d", std::slice::from_ref(&float), "%!d(float64=3)");
+        check("%s", std::slice::from_ref(&int), "%!s(int=42)");
         check("%v %g %.2f %6.1f %e", &vec![float; 5], "3 3 3.00    3.0 3.000000e+00");
         check(
             "%q %s %10s|%-6s|%.1s",
             &vec![text.clone(); 5],
             "\"a\\\"b\" a\"b        a\"b|a\"b   |a",
         );
-        check("%d%%", &[int.clone()], "42%");
+        check("%d%%", std::slice::from_ref(&int), "42%");
         check("%s", &[], "%!s(MISSING)");
-        check("x", &[int.clone()], "x%!(EXTRA int=42)");
+        check("x", std::slice::from_ref(&int), "x%!(EXTRA int=42)");
         check("%[2]s %[1]s", &[Value::from("a"), Value::from("b")], "b a");
         check("%*d", &[Value::Int(4), int], "  42");
         check("%v", &[Value::list(vec![Value::Int(1), text, Value::Nil])], "[1 a\"b <nil>]");

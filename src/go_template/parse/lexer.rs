@@ -1,106 +1,6 @@
 //! The lexer of templates.
 
-use std::collections::VecDeque;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Token {
-    Error,
-    Bool,
-    Char,
-    CharConstant,
-    Complex,
-    Assign,
-    Declare,
-    Eof,
-    Field,
-    Identifier,
-    LeftDelim,
-    LeftParen,
-    Number,
-    Pipe,
-    RawString,
-    RightDelim,
-    RightParen,
-    Space,
-    String,
-    Text,
-    Variable,
-    Block,
-    Break,
-    Continue,
-    Dot,
-    Define,
-    Else,
-    End,
-    If,
-    Nil,
-    Range,
-    Template,
-    With,
-}
-
-impl Token {
-    fn is_keyword(self) -> bool {
-        use Token::*;
-        matches!(
-            self,
-            Block
-                | Break
-                | Continue
-                | Dot
-                | Define
-                | Else
-                | End
-                | If
-                | Nil
-                | Range
-                | Template
-                | With
-        )
-    }
-}
-
-const KEYWORDS: [(&str, Token); 11] = [
-    ("block", Token::Block),
-    ("break", Token::Break),
-    ("continue", Token::Continue),
-    ("define", Token::Define),
-    ("else", Token::Else),
-    ("end", Token::End),
-    ("if", Token::If),
-    ("range", Token::Range),
-    ("nil", Token::Nil),
-    ("template", Token::Template),
-    ("with", Token::With),
-];
-
-#[derive(Clone, Debug)]
-pub(crate) struct Item {
-    pub token: Token,
-    /// Bytes from the start of the text.
-    pub pos: usize,
-    pub text: String,
-    /// From 1.
-    pub line: usize,
-}
-
-impl Item {
-    /// How Go prints the item in errors.
-    pub(crate) fn describe(&self) -> String {
-        use crate::go::quote::quote;
-        match self.token {
-            Token::Eof => "EOF".into(),
-            Token::Error => self.text.clone(),
-            token if token.is_keyword() => format!("<{}>", self.text),
-            _ if self.text.len() > 10 => {
-                let mut head: String = self.text.chars().take(10).collect();
-                head = quote(&head);
-                format!("{head}...")
-            }
-            _ => quote(&self.text),
-        }
-    }
-}
+use crate::parse::token::{Item, KEYWORDS, Token};
 
 /// Reads items from a text.
 pub(crate) struct Lexer<'a> {
@@ -112,7 +12,6 @@ pub(crate) struct Lexer<'a> {
     paren_depth: usize,
     inside_action: bool,
     failed: bool,
-    queue: VecDeque<Item>,
 }
 
 fn is_space(c: char) -> bool {
@@ -144,7 +43,6 @@ impl<'a> Lexer<'a> {
             paren_depth: 0,
             inside_action: false,
             failed: false,
-            queue: VecDeque::new(),
         }
     }
 
@@ -195,9 +93,6 @@ impl<'a> Lexer<'a> {
 
     /// The next item; after an error and at the end, always the end.
     pub(crate) fn next_item(&mut self) -> Item {
-        if let Some(item) = self.queue.pop_front() {
-            return item;
-        }
         if self.failed {
             return Item {
                 token: Token::Eof,
@@ -327,7 +222,7 @@ impl<'a> Lexer<'a> {
             return self.space();
         }
         if next == '.' {
-            let digit = self.rest().bytes().nth(1).is_some_and(|byte| byte.is_ascii_digit());
+            let digit = self.rest().as_bytes().get(1).is_some_and(u8::is_ascii_digit);
             if self.rest().len() > 1 && !digit {
                 self.advance();
                 return self.field_or_variable(Token::Field);

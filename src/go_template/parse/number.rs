@@ -1,7 +1,7 @@
 //! Literals of numbers.
 
 use crate::go::quote::{quote, unquote_rune};
-use crate::parse::lexer::Token;
+use crate::parse::token::Token;
 
 /// A literal and the types that can hold it.
 #[derive(Clone, Debug)]

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::error::Failure;
 use crate::function::Find;
 use crate::go::quote::{quote, unquote};
-use crate::parse::lexer::{Item, Lexer, Token};
+use crate::parse::lexer::Lexer;
 use crate::parse::node::{Branch, Kind, Node, Pipe, Template};
+use crate::parse::token::{Item, Token};
 
 /// Controls and parentheses that may be nested in each other; each takes stack.
 pub(crate) const MAX_DEPTH: usize = 200;

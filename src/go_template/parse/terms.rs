@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::error::Failure;
 use crate::go::quote::{quote, unquote};
-use crate::parse::lexer::{Item, Token};
+
 use crate::parse::node::{Kind, Node};
 use crate::parse::number::Number;
 use crate::parse::parser::{MAX_DEPTH, Parser};
+use crate::parse::token::{Item, Token};
 
 fn idents(text: &str) -> Vec<Arc<str>> {
     text.split('.').map(Arc::from).collect()
