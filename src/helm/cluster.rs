@@ -216,7 +216,8 @@ impl Cluster<'_> {
             match metadata.get(field).and_then(|entries| entries.get(key)).and_then(Value::as_str) {
                 Some(got) if got == *want => None,
                 Some(got) => Some(format!(
-                    "{what} validation error: key {key:?} must equal {want:?}: current value is {got:?}"
+                    "{what} validation error: key {key:?} must equal {want:?}: current value is \
+                     {got:?}"
                 )),
                 None => Some(format!(
                     "{what} validation error: missing key {key:?}: must be set to {want:?}"

@@ -246,11 +246,13 @@ mod tests {
             ("c/templates/_x.yaml".to_owned(), "kind: Secret".to_owned()),
             (
                 "c/templates/a.yaml".to_owned(),
-                "kind: Deployment\n---\nkind: Widget\n--- \nkind: Service\n---\n# nothing\n".to_owned(),
+                "kind: Deployment\n---\nkind: Widget\n--- \nkind: Service\n---\n# no object\n"
+                    .to_owned(),
             ),
             (
                 "c/templates/b.yaml".to_owned(),
-                "kind: Job\nmetadata: {name: j, annotations: {helm.sh/hook: 'pre-install, pre-upgrade', \
+                "kind: Job\nmetadata: {name: j, annotations: {\
+                 helm.sh/hook: 'pre-install, pre-upgrade', \
                  helm.sh/hook-weight: '-5', helm.sh/hook-delete-policy: hook-succeeded}}\n---\n\
                  kind: Job\nmetadata: {annotations: {helm.sh/hook: crd-install}}"
                     .to_owned(),

@@ -94,7 +94,7 @@ fn from_files(files: Vec<File>, depth: usize) -> Result<Chart, LoadError> {
             }
             name if name.starts_with("templates/") => chart.templates.push(file),
             name if name.starts_with("charts/") && !name.ends_with(".prov") => {
-                let inner = name.trim_start_matches("charts/").to_owned();
+                let inner = name.strip_prefix("charts/").unwrap_or(name).to_owned();
                 let first = inner.split('/').next().unwrap_or_default().to_owned();
                 file.name = inner;
                 subcharts.entry(first).or_default().push(file);

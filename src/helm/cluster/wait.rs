@@ -209,7 +209,10 @@ mod tests {
 
     #[test]
     fn hooks_end_with_their_jobs_and_pods() {
-        let with = |kind: &str| json!({"status": {"conditions": [{"type": kind, "status": "True", "message": "m"}]}});
+        let with = |kind: &str| {
+            let condition = json!({"type": kind, "status": "True", "message": "m"});
+            json!({"status": {"conditions": [condition]}})
+        };
         assert_eq!(job(&with("Complete")), State::Ready);
         assert_eq!(job(&with("Failed")), State::Failed("Job Failed: m".into()));
         assert_eq!(job(&json!({})), State::InProgress("Job in progress".into()));

@@ -12,7 +12,8 @@ use super::{ARCHIVE_MAX, HttpError, Source};
 
 /// The largest manifest, token or list of tags in bytes.
 const DOCUMENT_MAX: usize = 4 << 20;
-const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
 const CHART_LAYERS: [&str; 2] =
     ["application/vnd.cncf.helm.chart.content.v1.tar+gzip", "application/tar+gzip"];
 
@@ -277,7 +278,8 @@ mod tests {
 
     #[test]
     fn docker_configurations_have_the_credentials_of_hosts() {
-        let config = br#"{"auths":{"https://r.io/v1/":{"auth":"dTpw"},"q:1":{"username":"a","password":"b"}}}"#;
+        let config = br#"{"auths": {"https://r.io/v1/": {"auth": "dTpw"},
+            "q:1": {"username": "a", "password": "b"}}}"#;
         let source = Source { docker_config: Some(config.to_vec()), ..Source::default() };
         assert_eq!(credentials(&source, "r.io").unwrap().basic(), "Basic dTpw");
         assert_eq!(credentials(&source, "q:1").unwrap().username, "a");

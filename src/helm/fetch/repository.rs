@@ -6,7 +6,7 @@ use url::Url;
 
 use super::http::{Client, Get};
 use super::{ARCHIVE_MAX, FetchError, HttpError, Source};
-use crate::version::{Constraint, Version};
+use crate::version::{Constraints, Version};
 use crate::yaml;
 
 /// The largest index in bytes; that of the largest public repositories has some 30 MB.
@@ -52,11 +52,11 @@ pub enum RepositoryError {
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
-    entries: std::collections::BTreeMap<String, Option<Vec<Entry>>>,
+    entries: std::collections::BTreeMap<String, Option<Vec<ChartVersion>>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct ChartVersion {
     #[serde(default)]
     version: String,
     #[serde(default)]
@@ -112,7 +112,7 @@ fn pick(
     repository: &str,
     chart: &str,
     version: &str,
-) -> Result<Entry, RepositoryError> {
+) -> Result<ChartVersion, RepositoryError> {
     let (chart, repository) = (chart.to_owned(), repository.to_owned());
     let unreadable =
         |reason: String| RepositoryError::Index { repository: repository.clone(), reason };
@@ -140,7 +140,7 @@ pub(super) fn choose<'a>(
     if let Some(at) = (!wanted.is_empty()).then(exact).flatten() {
         return Some(at);
     }
-    let constraint = Constraint::parse(if wanted.is_empty() { "*" } else { wanted }).ok()?;
+    let constraint = Constraints::parse(if wanted.is_empty() { "*" } else { wanted }).ok()?;
     let parsed =
         versions.enumerate().filter_map(|(at, text)| Some((Version::parse(text).ok()?, at)));
     let fitting = parsed.filter(|(version, _)| constraint.matches(version));

@@ -80,7 +80,7 @@ fn validate(schema: &Value, value: &Value) -> Result<Vec<String>, Reason> {
         None => false,
     };
     let mut check = Check { root: schema, asserts_formats, steps: 0, violations: Vec::new() };
-    check.value(schema, value, &Place { path: String::new(), depth: 0 })?;
+    check.value(schema, value, &ValueLocation { path: String::new(), depth: 0 })?;
     Ok(check.violations)
 }
 
@@ -91,12 +91,12 @@ struct Check<'a> {
     violations: Vec<String>,
 }
 
-struct Place {
+struct ValueLocation {
     path: String,
     depth: usize,
 }
 
-impl Place {
+impl ValueLocation {
     fn inner(&self, part: &str) -> Self {
         Self { path: format!("{}/{part}", self.path), depth: self.depth + 1 }
     }
@@ -126,11 +126,11 @@ impl From<String> for Reason {
 type Checked = Result<(), Reason>;
 
 impl<'a> Check<'a> {
-    fn fail(&mut self, place: &Place, text: impl std::fmt::Display) {
+    fn fail(&mut self, place: &ValueLocation, text: impl std::fmt::Display) {
         self.violations.push(format!("at '{}': {text}", place.path));
     }
 
-    fn value(&mut self, schema: &'a Value, value: &Value, place: &Place) -> Checked {
+    fn value(&mut self, schema: &'a Value, value: &Value, place: &ValueLocation) -> Checked {
         self.steps += 1;
         if self.steps > STEPS_MAX || place.depth > DEPTH_MAX {
             return Err("it needs too many steps; it may refer to itself".into());
@@ -180,7 +180,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         value: &Value,
-        place: &Place,
+        place: &ValueLocation,
     ) -> Checked {
         if let Some(types) = keywords.get("type") {
             let wanted: Vec<&str> = match types {
@@ -210,7 +210,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         value: &Value,
-        place: &Place,
+        place: &ValueLocation,
     ) -> Checked {
         for schema in list(keywords, "allOf") {
             self.value(schema, value, &place.same())?;
@@ -249,7 +249,12 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn holds(&mut self, schema: &'a Value, value: &Value, place: &Place) -> Result<bool, Reason> {
+    fn holds(
+        &mut self,
+        schema: &'a Value,
+        value: &Value,
+        place: &ValueLocation,
+    ) -> Result<bool, Reason> {
         let before = self.violations.len();
         self.value(schema, value, &place.same())?;
         let holds = self.violations.len() == before;
@@ -261,7 +266,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         object: &Map<String, Value>,
-        place: &Place,
+        place: &ValueLocation,
     ) -> Checked {
         let missing = |name: &&Value| name.as_str().is_some_and(|n| !object.contains_key(n));
         for name in list(keywords, "required").iter().filter(missing) {
@@ -302,7 +307,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         object: &Map<String, Value>,
-        place: &Place,
+        place: &ValueLocation,
     ) -> Checked {
         for keyword in ["dependencies", "dependentRequired", "dependentSchemas"] {
             let all = keywords.get(keyword).and_then(Value::as_object).into_iter().flatten();
@@ -324,7 +329,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         items: &[Value],
-        place: &Place,
+        place: &ValueLocation,
     ) -> Checked {
         self.count(keywords, ["minItems", "maxItems"], items.len(), place);
         let (tuple, rest) = match (keywords.get("prefixItems"), keywords.get("items")) {
@@ -363,7 +368,12 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn text(&mut self, keywords: &'a Map<String, Value>, text: &str, place: &Place) -> Checked {
+    fn text(
+        &mut self,
+        keywords: &'a Map<String, Value>,
+        text: &str,
+        place: &ValueLocation,
+    ) -> Checked {
         self.count(keywords, ["minLength", "maxLength"], text.chars().count(), place);
         if let Some(pattern) = keywords.get("pattern").and_then(Value::as_str)
             && !compiled(pattern)?.is_match(text)
@@ -383,7 +393,7 @@ impl<'a> Check<'a> {
         &mut self,
         keywords: &'a Map<String, Value>,
         number: &serde_json::Number,
-        place: &Place,
+        place: &ValueLocation,
     ) {
         let Some(got) = number.as_f64() else { return };
         let limit = |name: &str| keywords.get(name).and_then(Value::as_f64);
@@ -417,7 +427,7 @@ impl<'a> Check<'a> {
         keywords: &Map<String, Value>,
         [min, max]: [&str; 2],
         got: usize,
-        place: &Place,
+        place: &ValueLocation,
     ) {
         if let Some(want) = size(keywords, min).filter(|want| got < *want) {
             self.fail(place, format!("{min}: got {got}, want {want}"));
@@ -472,7 +482,8 @@ mod tests {
                 "at '/a': maximum: got 7, want 5",
             ),
             (
-                json!({"properties": {"a": {"$ref": "#/$defs/s"}}, "$defs": {"s": {"type": "string"}}}),
+                json!({"properties": {"a": {"$ref": "#/$defs/s"}},
+                    "$defs": {"s": {"type": "string"}}}),
                 json!({"a": 1}),
                 "at '/a': got number, want string",
             ),
