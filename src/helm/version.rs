@@ -4,6 +4,8 @@ pub use go_template::{Constraints, Version};
 
 /// Whether a version is in a range; texts that cannot be read are not (`IsCompatibleRange`).
 pub fn is_compatible(range: &str, version: &str) -> bool {
+    // Masterminds' semver takes an empty constraint for `*`.
+    let range = if range.trim().is_empty() { "*" } else { range };
     match (Constraints::parse(range), Version::parse(version)) {
         (Ok(constraints), Ok(version)) => constraints.matches(&version),
         _ => false,
@@ -35,6 +37,7 @@ mod tests {
             ("~1", "1.9.0", true),
             ("*", "7.1.0", true),
             ("", "7.1.0", true),
+            ("", "1.2.3-alpha.1", false),
             (">= 1.16.0-0", "1.37.1+kube-lite", true),
             (">= 1.16.0", "1.37.1-rc.1", false),
             (">= 1.16.0-0 < 2.0.0-0", "1.37.1", true),

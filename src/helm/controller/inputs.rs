@@ -17,6 +17,9 @@ use crate::yaml::YamlError;
 /// k3s's default of `timeout`.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
+/// What the hash of inputs begins with, as in k3s.
+pub(super) const HASH_PREFIX: &str = "SHA256=";
+
 /// Inputs of a chart cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InputError {
@@ -327,7 +330,7 @@ fn hash(source: &Source, values: &Values, settings: &Settings, policy: &str) -> 
     }
     digest.update(source.docker_config.as_deref().unwrap_or_default());
     let hex = digest.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>();
-    format!("SHA256={hex}")
+    format!("{HASH_PREFIX}{hex}")
 }
 
 #[cfg(test)]

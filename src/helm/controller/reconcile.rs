@@ -8,7 +8,7 @@ use client::events::EventType;
 use client::{Action as Next, Error};
 use serde_json::Value;
 
-use super::inputs::{InputError, Inputs, Reader};
+use super::inputs::{HASH_PREFIX, InputError, Inputs, Reader};
 use super::plan::{self, Step};
 use super::spec::{ChartSpec, ConfigSpec};
 use super::status::{FINALIZER, HASH, MANAGED_BY, Outcome, UNMANAGED, Writer};
@@ -22,6 +22,9 @@ use crate::release::{Release, Status, Storage, StorageError};
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(360));
 /// k3s's default of `backOffLimit`.
 const BACK_OFF_LIMIT: u32 = 1000;
+
+/// Key of the attempts while a release is removed.
+const UNINSTALL: &str = "uninstall";
 
 /// A chart cannot be applied.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +148,9 @@ impl Controller {
     }
 
     async fn remove(&self, chart: &Chart) -> Result<Next, Error> {
+        if self.is_waiting(chart, UNINSTALL) {
+            return Ok(Next::Done);
+        }
         let target = &chart.spec.target_namespace;
         let namespace = if target.is_empty() { &chart.namespace } else { target };
         let settings = Settings {
@@ -157,7 +163,7 @@ impl Controller {
         };
         let action = Action { client: &self.client, settings: &settings };
         if let Err(error) = action::uninstall(&action).await {
-            return self.failed(chart, "", "Uninstall failed", &error.to_string()).await;
+            return self.failed(chart, UNINSTALL, "Uninstall failed", &error.to_string()).await;
         }
         let text = "Uninstalled HelmChart, removing its finalizer".to_owned();
         self.event(chart, EventType::Normal, "RemoveJob", text);
@@ -182,7 +188,12 @@ impl Controller {
             Ok(inputs) => inputs,
             Err(InputError::Reference { cause, .. }) if cause.is_retryable() => return Err(cause),
             Err(error) => {
-                return self.failed(chart, "", "Job create failed", &error.to_string()).await;
+                // The same error again, before its next attempt is due, is the chart's own status.
+                let (cause, text) = (format!("inputs: {error}"), error.to_string());
+                if self.is_waiting(chart, &cause) {
+                    return Ok(Next::Done);
+                }
+                return self.failed(chart, &cause, "Job create failed", &text).await;
             }
         };
         if chart.annotation(HASH) == Some(&inputs.hash) {
@@ -257,7 +268,7 @@ impl Controller {
             known.due = Some(base::clock::now() + delay);
             (known.failures, delay)
         };
-        let is_last = !hash.is_empty() && failures > limit;
+        let is_last = hash.starts_with(HASH_PREFIX) && failures > limit;
         let next = if is_last {
             "no further attempt: spec.backOffLimit is reached; change the HelmChart to try again"
                 .to_owned()
