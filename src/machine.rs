@@ -230,6 +230,7 @@ impl Machine {
         let port = args.proxy_healthz_port;
         let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;
         let default = (port != 0).then(|| SocketAddr::new(listen, port));
+        let mut without_effect = general.without_effect.clone();
         without_effect.append(&mut proxy.without_effect);
         without_effect.append(&mut kubelet.without_effect);
         let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
