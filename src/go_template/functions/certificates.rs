@@ -71,6 +71,9 @@ fn new_key() -> Result<KeyPair, Failure> {
 }
 
 fn read_key(pem: &str) -> Result<KeyPair, Failure> {
+    if !pem.contains("-----BEGIN ") {
+        return Err(Failure::new("parsing private key: no PEM data in input"));
+    }
     KeyPair::from_pem(pem).map_err(|error| failed("parsing private key", &error))
 }
 

@@ -145,7 +145,12 @@ fn decrypt(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
     if text.is_empty() {
         return Ok(Value::from(""));
     }
-    let bytes = STANDARD.decode(text).map_err(|error| Failure::new(error.to_string()))?;
+    let bytes = super::encoding::decode(text)?;
+    if bytes.len() < BLOCK {
+        let length = bytes.len();
+        let text = "runtime error: slice bounds out of range [:16] with capacity";
+        return Err(Failure::new(format!("{text} {length}")));
+    }
     if bytes.len() < 2 * BLOCK || !bytes.len().is_multiple_of(BLOCK) {
         return Err(Failure::new("crypto/cipher: input not full blocks"));
     }

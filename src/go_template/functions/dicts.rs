@@ -121,6 +121,9 @@ fn dig(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
 }
 
 fn copy(call: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
+    if args.value(0).is_nil() {
+        return Err(Failure::new("reflect: call of reflect.Value.Type on zero Value"));
+    }
     deep_copy(call, &args.value(0), 0)
 }
 

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::error::Failure;
 use crate::function::{Args, Function, fixed};
 use crate::signature::Param::Str;
 use crate::value::Value;
@@ -22,21 +23,25 @@ pub(super) const FUNCTIONS: &[Function] = &[
 
 const ALPHABET32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// `base64.StdEncoding.DecodeString`; the text of the error where that fails, as in sprig.
-fn decode64(text: &[u8]) -> Value {
+/// `base64.StdEncoding.DecodeString`.
+///
+/// # Errors
+///
+/// Go's text with the offset.
+pub(super) fn decode(text: &[u8]) -> Result<Vec<u8>, Failure> {
     let clean: Vec<u8> = text.iter().copied().filter(|b| !matches!(b, b'\r' | b'\n')).collect();
-    match STANDARD.decode(&clean) {
+    // Go decodes with bits left over in the last character.
+    let lax = base64::engine::GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);
+    let lax = base64::engine::GeneralPurpose::new(&base64::alphabet::STANDARD, lax);
+    lax.decode(&clean)
+        .map_err(|_| Failure::new(format!("illegal base64 data at input byte {}", bad64(text))))
+}
+
+/// The text of the error where decoding fails, as in sprig.
+fn decode64(text: &[u8]) -> Value {
+    match decode(text) {
         Ok(bytes) => Value::from_bytes(bytes),
-        Err(_) => {
-            // Go decodes with bits left over in the last character.
-            let lax =
-                base64::engine::GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);
-            let lax = base64::engine::GeneralPurpose::new(&base64::alphabet::STANDARD, lax);
-            match lax.decode(&clean) {
-                Ok(bytes) => Value::from_bytes(bytes),
-                Err(_) => Value::from(format!("illegal base64 data at input byte {}", bad64(text))),
-            }
-        }
+        Err(failure) => Value::from(failure.message),
     }
 }
 

@@ -88,10 +88,33 @@ fn divf(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
     // Decimals of sprig have 16 places after the point.
     let mut result = to_f64(&args.value(0));
     for value in args.from(1) {
-        result /= to_f64(value);
-        result = format!("{result:.16}").parse().unwrap_or(result);
+        let by = to_f64(value);
+        result = divide_decimals(result, by).unwrap_or(result / by);
     }
     Ok(Value::Float(result))
+}
+
+/// The digits of a number as an integer, and the power of ten that they count.
+fn decimal(number: f64) -> Option<(i128, i32)> {
+    let text = format!("{number:e}");
+    let (mantissa, exponent) = text.split_once('e')?;
+    let places = mantissa.split_once('.').map_or(0, |(_, part)| part.len());
+    let digits: i128 = mantissa.replace('.', "").parse().ok()?;
+    let exponent: i32 = exponent.parse().ok()?;
+    Some((digits, exponent.checked_sub(i32::try_from(places).ok()?)?))
+}
+
+/// A quotient with 16 places, halves away from zero; `None` where 128 bits do not hold it.
+fn divide_decimals(a: f64, b: f64) -> Option<f64> {
+    let ((a, a_power), (b, b_power)) = (decimal(a)?, decimal(b)?);
+    let shift = a_power.checked_sub(b_power)?.checked_add(16)?;
+    let power = 10_i128.checked_pow(shift.unsigned_abs())?;
+    let (a, b) = if shift < 0 { (a, b.checked_mul(power)?) } else { (a.checked_mul(power)?, b) };
+    let (quotient, rest) = (a.checked_div(b)?, a.checked_rem(b)?);
+    let up = rest.unsigned_abs().checked_mul(2)? >= b.unsigned_abs();
+    let away = if (a < 0) == (b < 0) { 1 } else { -1 };
+    let quotient = if up { quotient.checked_add(away)? } else { quotient };
+    format!("{quotient}e-16").parse().ok()
 }
 
 fn round(args: &[Value]) -> Value {
