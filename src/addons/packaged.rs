@@ -8,7 +8,10 @@ use std::path::Path;
 use crate::error::StageError;
 
 /// The CustomResourceDefinitions, from `manifests/` of the repository.
-pub(crate) const DEFINITIONS: [&str; 1] = [include_str!("../../manifests/addon-crds.yaml")];
+pub(crate) const DEFINITIONS: [&str; 2] = [
+    include_str!("../../manifests/addon-crds.yaml"),
+    include_str!("../../manifests/helm-crds.yaml"),
+];
 
 /// A manifest of the program.
 #[derive(Debug)]
