@@ -167,6 +167,45 @@ pub fn host_name() -> String {
     name.unwrap_or_else(|_| "localhost".into())
 }
 
+/// The name of the node, with the id that `--with-node-id` appends.
+///
+/// # Errors
+/// The name is invalid, or the id cannot be stored.
+fn checked_node_name(args: &NodeArgs, data_dir: &Path) -> Result<String, CommandError> {
+    let mut node_name = match &args.node_name {
+        Some(name) => name.clone(),
+        None => host_name(),
+    };
+    if args.addresses.with_node_id {
+        node_name = format!("{node_name}-{}", node_id::ensure(&data_dir.join("agent"))?);
+    }
+    if let Some(why) = node_name_error(&node_name) {
+        return Err(match &args.node_name {
+            Some(name) => invalid_flag("node-name", name, why),
+            None => BAD_VALUE.usage_error(format!(
+                "the host name {node_name} cannot name a node: {why}; give --node-name=NAME"
+            )),
+        });
+    }
+    Ok(node_name)
+}
+
+/// The labels and taints of the flags and of the arguments of the kubelet; flags take precedence.
+///
+/// # Errors
+/// The first invalid flag, by name.
+fn labels_and_taints(
+    args: &NodeArgs,
+    kubelet: &kubelet_args::KubeletSettings,
+) -> Result<(BTreeMap<String, String>, Vec<Taint>), CommandError> {
+    let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
+    labels.extend(flags::labels(&args.node_label)?);
+    let own = flags::taints(&args.node_taint)?;
+    taints.retain(|t| !own.iter().any(|o| o.key == t.key && o.effect == t.effect));
+    taints.extend(own);
+    Ok((labels, taints))
+}
+
 impl Machine {
     /// The default directory of local-path volumes.
     pub(crate) fn local_storage_path(&self) -> PathBuf {
@@ -195,21 +234,7 @@ impl Machine {
         if !data_dir.is_absolute() {
             return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
         }
-        let mut node_name = match &args.node_name {
-            Some(name) => name.clone(),
-            None => host_name(),
-        };
-        if args.addresses.with_node_id {
-            node_name = format!("{node_name}-{}", node_id::ensure(&data_dir.join("agent"))?);
-        }
-        if let Some(why) = node_name_error(&node_name) {
-            return Err(match &args.node_name {
-                Some(name) => invalid_flag("node-name", name, why),
-                None => BAD_VALUE.usage_error(format!(
-                    "the host name {node_name} cannot name a node: {why}; give --node-name=NAME"
-                )),
-            });
-        }
+        let node_name = checked_node_name(&args, &data_dir)?;
         let node_ips = if args.node_ip.is_empty() {
             vec![default_route_address().unwrap_or_else(interface_address)]
         } else {
@@ -233,11 +258,7 @@ impl Machine {
         let mut without_effect = general.without_effect.clone();
         without_effect.append(&mut proxy.without_effect);
         without_effect.append(&mut kubelet.without_effect);
-        let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
-        labels.extend(flags::labels(&args.node_label)?);
-        let own = flags::taints(&args.node_taint)?;
-        taints.retain(|t| !own.iter().any(|o| o.key == t.key && o.effect == t.effect));
-        taints.extend(own);
+        let (labels, taints) = labels_and_taints(&args, &kubelet)?;
         Ok(Self {
             images,
             listen,

@@ -1,6 +1,8 @@
 //! Configuration of the node agent. Everything that is global to the host is a path or a name, so
 //! that several nodes can run on one machine.
 
+pub(crate) mod thresholds;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +13,7 @@ use api::k8s::api::core::v1::Taint;
 use client::Client;
 use tokio::sync::watch;
 
-use crate::eviction::thresholds::EvictionThresholds;
+use self::thresholds::EvictionThresholds;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;

@@ -3,4 +3,3 @@
 pub(crate) mod monitor;
 pub(crate) mod pressure;
 pub(crate) mod ranking;
-pub(crate) mod thresholds;

@@ -12,12 +12,12 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use crate::config::Config;
+use crate::config::thresholds::Threshold;
 use crate::context::{Node, NodeIdentity};
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::{ScarceResource, Shortage};
 use crate::eviction::ranking;
 use crate::eviction::ranking::{ContainerUsage, PodUsage};
-use crate::eviction::thresholds::Threshold;
 use crate::housekeeping::image_gc;
 use crate::machine;
 use crate::pods::observed::label;

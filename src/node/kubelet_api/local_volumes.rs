@@ -203,9 +203,7 @@ async fn is_configured(api: &KubeletApi, path: &str) -> Result<bool, LocalVolume
             config
         }
         // As the provisioner, the node uses the former configuration.
-        Err(error) => {
-            api.local_paths.load_full().ok_or_else(|| LocalVolumeError::InvalidConfig(error))?
-        }
+        Err(error) => api.local_paths.load_full().ok_or(LocalVolumeError::InvalidConfig(error))?,
     };
     Ok(config.allows(&api.node.identity.config.node_name, path))
 }

@@ -159,7 +159,8 @@ fn watch_node_object(node: &Arc<Node>, observed: &Arc<ObservedNode>) {
 /// Label of the kind of machine, and its deprecated name. A value that is there already stays.
 const INSTANCE_TYPE: [&str; 2] =
     ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
-/// Taint of a node that waits for a cloud controller (`cloudproviderapi.TaintExternalCloudProvider`).
+/// Taint of a node that waits for a cloud controller
+/// (`cloudproviderapi.TaintExternalCloudProvider`).
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Annotation with the addresses of `--node-ip`, from which a cloud controller selects
 /// (`cloudproviderapi.AnnotationAlphaProvidedIPAddr`).
@@ -201,7 +202,7 @@ fn cloud_patch(config: &Config, node: &core::Node) -> Option<Value> {
     {
         patch.insert("metadata".into(), json!({"annotations": {name: value}}));
     }
-    (!patch.is_empty()).then(|| Value::Object(patch))
+    (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 /// Labels that every node has.

@@ -8,9 +8,9 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 
+use crate::config::thresholds::Threshold;
 use crate::context::{Node, RuntimeHandles};
 use crate::events;
-use crate::eviction::thresholds::Threshold;
 use crate::machine;
 use crate::pods::resources;
 use crate::runtime::RuntimeError;
