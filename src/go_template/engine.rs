@@ -132,7 +132,7 @@ fn parse_error(name: &str, message: &str) -> String {
 }
 
 #[derive(PartialEq, Eq, Default)]
-struct Place {
+struct ErrorFrame {
     location: String,
     function: String,
     message: String,
@@ -150,7 +150,7 @@ fn exec_error(name: &str, failure: &Failure) -> String {
         let text = rest.get(start + "HELM_ERR_START".len()..end).unwrap_or_default();
         return format!("execution error at ({location}): {text}");
     }
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<ErrorFrame> = Vec::new();
     let mut current = Some(failure);
     while let Some(failure) = current {
         let Some(place) = read_place(&failure.message) else {
@@ -177,10 +177,10 @@ fn exec_error(name: &str, failure: &Failure) -> String {
 }
 
 /// Helm's `parseTemplateExecErrorString`.
-fn read_place(message: &str) -> Option<Place> {
+fn read_place(message: &str) -> Option<ErrorFrame> {
     let rest = message.strip_prefix("template: ")?;
     if rest.starts_with("no template ") {
-        return Some(Place { message: message.to_owned(), ..Place::default() });
+        return Some(ErrorFrame { message: message.to_owned(), ..ErrorFrame::default() });
     }
     if let Some(place) = executing_place(rest) {
         return Some(place);
@@ -188,17 +188,17 @@ fn read_place(message: &str) -> Option<Place> {
     let at = rest.rfind(": ")?;
     let (location, text) = rest.split_at(at);
     let message = text.trim_start_matches(": ").to_owned();
-    Some(Place { location: location.to_owned(), message, ..Place::default() })
+    Some(ErrorFrame { location: location.to_owned(), message, ..ErrorFrame::default() })
 }
 
-fn executing_place(rest: &str) -> Option<Place> {
+fn executing_place(rest: &str) -> Option<ErrorFrame> {
     let (location, after) = rest.split_once(": executing ")?;
     let inner = after.strip_prefix('"')?;
     let (function, after) = inner.split_once('"')?;
     let after = after.strip_prefix(" at <")?;
     let (node, text) = after.split_once(">: ")?;
     let text = text.split(" template:").next().unwrap_or(text);
-    Some(Place {
+    Some(ErrorFrame {
         location: location.to_owned(),
         function: format!("executing \"{function}\" at <{node}>:"),
         message: text.to_owned(),

@@ -53,10 +53,30 @@ pub(crate) fn query_escape(text: &str) -> String {
 #[error("parse {url}: {reason}")]
 pub(crate) struct UrlError {
     url: String,
-    reason: String,
+    #[source]
+    reason: UrlFault,
 }
 
-fn unescape(text: &str, host: bool) -> Result<String, String> {
+/// What is wrong with a URL; quoted parts are already in Go's form.
+#[derive(Debug, thiserror::Error)]
+enum UrlFault {
+    #[error("invalid URL escape {0}")]
+    Escape(String),
+    #[error("invalid character {0} in host name")]
+    HostCharacter(String),
+    #[error("missing protocol scheme")]
+    NoScheme,
+    #[error("invalid port {0} after host")]
+    Port(String),
+    #[error("net/url: invalid control character in URL")]
+    Control,
+    #[error("first path segment in URL cannot contain colon")]
+    Colon,
+    #[error("missing ']' in host")]
+    Bracket,
+}
+
+fn unescape(text: &str, host: bool) -> Result<String, UrlFault> {
     let mut out = Vec::with_capacity(text.len());
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -65,7 +85,7 @@ fn unescape(text: &str, host: bool) -> Result<String, String> {
             let hex = text.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
             let Some(value) = hex else {
                 let part: String = text.get(at..).unwrap_or("%").chars().take(3).collect();
-                return Err(format!("invalid URL escape {}", super::quote::quote(&part)));
+                return Err(UrlFault::Escape(super::quote::quote(&part)));
             };
             out.push(value);
             at += 3;
@@ -73,7 +93,7 @@ fn unescape(text: &str, host: bool) -> Result<String, String> {
         }
         if host && *byte < 0x80 && !stays(*byte, Part::Host) {
             let text = super::quote::quote(&char::from(*byte).to_string());
-            return Err(format!("invalid character {text} in host name"));
+            return Err(UrlFault::HostCharacter(text));
         }
         out.push(*byte);
         at += 1;
@@ -95,12 +115,12 @@ pub(crate) struct Url {
     pub raw_path: String,
 }
 
-fn split_scheme(text: &str) -> Result<(&str, &str), String> {
+fn split_scheme(text: &str) -> Result<(&str, &str), UrlFault> {
     for (at, c) in text.char_indices() {
         match c {
             'a'..='z' | 'A'..='Z' => {}
             '0'..='9' | '+' | '-' | '.' if at > 0 => {}
-            ':' if at == 0 => return Err("missing protocol scheme".into()),
+            ':' if at == 0 => return Err(UrlFault::NoScheme),
             ':' => {
                 let (scheme, rest) = text.split_at(at);
                 return Ok((scheme, rest.get(1..).unwrap_or_default()));
@@ -111,7 +131,7 @@ fn split_scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-fn parse_userinfo(text: &str) -> Result<String, String> {
+fn parse_userinfo(text: &str) -> Result<String, UrlFault> {
     let (name, password) = match text.split_once(':') {
         Some((name, password)) => (name, Some(password)),
         None => (text, None),
@@ -125,12 +145,12 @@ fn parse_userinfo(text: &str) -> Result<String, String> {
     })
 }
 
-fn check_port(host: &str) -> Result<(), String> {
+fn check_port(host: &str) -> Result<(), UrlFault> {
     let after = host.rsplit(']').next().unwrap_or(host);
     if let Some((_, port)) = after.rsplit_once(':') {
         if !port.bytes().all(|byte| byte.is_ascii_digit()) {
             let port = super::quote::quote(&format!(":{port}"));
-            return Err(format!("invalid port {port} after host"));
+            return Err(UrlFault::Port(port));
         }
     }
     Ok(())
@@ -150,9 +170,9 @@ impl Url {
         })
     }
 
-    fn parse_parts(text: &str) -> Result<Self, String> {
+    fn parse_parts(text: &str) -> Result<Self, UrlFault> {
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-            return Err("net/url: invalid control character in URL".into());
+            return Err(UrlFault::Control);
         }
         let mut url = Self::default();
         let (text, fragment) = text.split_once('#').unwrap_or((text, ""));
@@ -172,7 +192,7 @@ impl Url {
             }
             let first = rest.split('/').next().unwrap_or_default();
             if first.contains(':') {
-                return Err("first path segment in URL cannot contain colon".into());
+                return Err(UrlFault::Colon);
             }
         }
         if let Some(tail) = rest.strip_prefix("//") {
@@ -184,7 +204,7 @@ impl Url {
                 };
                 url.userinfo = user.map(parse_userinfo).transpose()?;
                 if host.starts_with('[') && !host.contains(']') {
-                    return Err("missing ']' in host".into());
+                    return Err(UrlFault::Bracket);
                 }
                 check_port(host)?;
                 url.host = unescape(host, true)?;

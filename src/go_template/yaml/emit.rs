@@ -18,7 +18,7 @@ enum Style {
 
 /// Where a node is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum NodePosition {
     Root,
     Item,
     Value,
@@ -44,7 +44,7 @@ const WIDTH: usize = 80;
 pub(super) fn emit(value: &Value, dialect: Dialect, budget: &mut Budget) -> Result<Value, Failure> {
     let width = if dialect == Dialect::V2 { WIDTH } else { usize::MAX };
     let mut emitter = Emitter { out: String::new(), column: 0, width, dialect, budget };
-    emitter.node(value, Place::Root, -1, 0)?;
+    emitter.node(value, NodePosition::Root, -1, 0)?;
     let Emitter { mut out, budget, .. } = emitter;
     budget.bytes(out.len())?;
     if !out.ends_with('\n') {
@@ -87,7 +87,7 @@ impl Emitter<'_> {
     fn node(
         &mut self,
         value: &Value,
-        place: Place,
+        place: NodePosition,
         indent: isize,
         depth: usize,
     ) -> Result<(), Failure> {
@@ -103,7 +103,8 @@ impl Emitter<'_> {
                 }
                 let inner = self.inner_indent(place, indent, false);
                 for (at, (key, item)) in pairs.iter().enumerate() {
-                    let continues = at == 0 && matches!(place, Place::Item | Place::Root);
+                    let continues =
+                        at == 0 && matches!(place, NodePosition::Item | NodePosition::Root);
                     if continues {
                         self.space(place);
                     } else {
@@ -122,13 +123,13 @@ impl Emitter<'_> {
                 }
                 let inner = self.inner_indent(place, indent, true);
                 for (at, item) in items.iter().enumerate() {
-                    if at == 0 && matches!(place, Place::Item | Place::Root) {
+                    if at == 0 && matches!(place, NodePosition::Item | NodePosition::Root) {
                         self.space(place);
                     } else {
                         self.indent(inner);
                     }
                     self.put('-');
-                    self.node(item, Place::Item, inner, depth + 1)?;
+                    self.node(item, NodePosition::Item, inner, depth + 1)?;
                 }
                 Ok(())
             }
@@ -141,18 +142,18 @@ impl Emitter<'_> {
     }
 
     /// The indentation of a collection within another one.
-    fn inner_indent(&self, place: Place, indent: isize, sequence: bool) -> isize {
+    fn inner_indent(&self, place: NodePosition, indent: isize, sequence: bool) -> isize {
         match place {
-            Place::Root => 0,
+            NodePosition::Root => 0,
             // Version 2 does not indent sequences of mappings.
-            Place::Value if sequence && self.dialect == Dialect::V2 => indent.max(0),
+            NodePosition::Value if sequence && self.dialect == Dialect::V2 => indent.max(0),
             _ => indent + 2,
         }
     }
 
     /// The space after `-` or `:`.
-    fn space(&mut self, place: Place) {
-        if place != Place::Root {
+    fn space(&mut self, place: NodePosition) {
+        if place != NodePosition::Root {
             self.put(' ');
         }
     }
@@ -168,21 +169,21 @@ impl Emitter<'_> {
         if analysis.multiline || key.len() > 128 {
             // Keys that are not simple.
             self.put('?');
-            self.space(Place::Value);
+            self.space(NodePosition::Value);
             let style = self.style(key, &analysis, false);
             self.string(key, style, indent + 2, true);
             self.indent(indent);
             self.put(':');
             // A collection begins on the line of the colon, as after a dash.
-            return self.node(item, Place::Item, indent, depth + 1);
+            return self.node(item, NodePosition::Item, indent, depth + 1);
         }
         let style = self.style(key, &analysis, true);
         self.string(key, style, indent, false);
         self.put(':');
-        self.node(item, Place::Value, indent, depth + 1)
+        self.node(item, NodePosition::Value, indent, depth + 1)
     }
 
-    fn scalar(&mut self, value: &Value, place: Place, indent: isize) -> Result<(), Failure> {
+    fn scalar(&mut self, value: &Value, place: NodePosition, indent: isize) -> Result<(), Failure> {
         let plain = match value {
             Value::Nil | Value::Invalid => "null".to_owned(),
             Value::Bool(value) => value.to_string(),
@@ -212,13 +213,13 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &str, place: Place, indent: isize) -> Result<(), Failure> {
+    fn text(&mut self, text: &str, place: NodePosition, indent: isize) -> Result<(), Failure> {
         let analysis = scalar::analyze(text, self.dialect);
         let style = self.style(text, &analysis, false);
         // An empty plain scalar does not occur: it would be null.
         self.space(place);
         let indent = match place {
-            Place::Root => 2,
+            NodePosition::Root => 2,
             _ => indent + 2,
         };
         self.string(text, style, indent, true);

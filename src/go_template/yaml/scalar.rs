@@ -27,7 +27,7 @@ fn is_blank(c: char) -> bool {
 
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "the flags are those of libyaml")]
-struct Seen {
+struct ScalarFeatures {
     block_indicators: bool,
     line_breaks: bool,
     special: bool,
@@ -45,9 +45,9 @@ pub(super) fn analyze(text: &str, dialect: Dialect) -> Analysis {
     if text.is_empty() {
         return Analysis { multiline: false, plain: true, single_quoted: true, block: false };
     }
-    let mut seen = Seen {
+    let mut seen = ScalarFeatures {
         block_indicators: text.starts_with("---") || text.starts_with("..."),
-        ..Seen::default()
+        ..ScalarFeatures::default()
     };
     let (mut before_white, mut before_space, mut before_break) = (true, false, false);
     let mut chars = text.chars().peekable();
@@ -95,7 +95,7 @@ fn is_blank_or_break(c: char) -> bool {
     is_blank(c)
 }
 
-fn decide(seen: &Seen) -> Analysis {
+fn decide(seen: &ScalarFeatures) -> Analysis {
     let edges =
         seen.leading_space || seen.leading_break || seen.trailing_space || seen.trailing_break;
     let mixed = seen.space_break || seen.special;

@@ -1,3 +1,5 @@
+//! Reading and writing of YAML.
+
 use crate::budget::Budget;
 use crate::value::Value;
 use crate::yaml::{read, to_yaml};
