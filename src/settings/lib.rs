@@ -36,7 +36,7 @@ pub struct ClusterSettings {
     #[serde(default)]
     pub backend: Backend,
     /// Whether an external cloud controller initializes the nodes (`--disable-cloud-controller`).
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external_cloud: bool,
     /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -50,7 +50,7 @@ impl Attempts {
     }
 
     /// The delay before the next attempt; `None` after the last one.
-    pub fn next(&mut self) -> Option<Duration> {
+    pub fn next_delay(&mut self) -> Option<Duration> {
         if self.made >= ATTEMPTS {
             return None;
         }

@@ -88,7 +88,7 @@ impl Hook {
                 Ok(Err(error)) => error,
                 Err(_) => AttemptError::Timeout,
             };
-            let Some(delay) = attempts.next().filter(|_| !is_stopping) else { break error };
+            let Some(delay) = attempts.next_delay().filter(|_| !is_stopping) else { break error };
             tracing::debug!(url = self.poster.url(), %error, "audit: retrying to send events");
             tokio::select! {
                 () = base::clock::sleep(delay) => {}

@@ -181,7 +181,7 @@ impl TokenWebhook {
                     return self.read(&response, &version, audiences);
                 }
                 Err(error) if error.is_transient() => {
-                    let Some(delay) = attempts.next() else { break error };
+                    let Some(delay) = attempts.next_delay() else { break error };
                     tracing::debug!(%error, "retrying the token webhook");
                     base::clock::sleep(delay).await;
                 }

@@ -136,7 +136,7 @@ impl Webhook {
                 Err(failed) => failed,
             };
             let Some(retry_after) = failed.retry_after else { return Err(failed) };
-            let Some(delay) = attempts.next() else { return Err(failed) };
+            let Some(delay) = attempts.next_delay() else { return Err(failed) };
             base::clock::sleep(delay.max(retry_after)).await;
         }
     }

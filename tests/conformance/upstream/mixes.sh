@@ -12,9 +12,9 @@ have_images() {
   for name; do
     timeout 300 sh \
       -c "until grep 'conformance.tar' '$out/$name.log' |
-          grep -qE 'images imported|cannot import images'
+          grep -qE 'imported images|cannot import images'
         do sleep 0.2; done"
-    grep 'conformance.tar' "$out/$name.log" | grep -q 'images imported' || {
+    grep 'conformance.tar' "$out/$name.log" | grep -q 'imported images' || {
       failed=1
       echo "$name has not imported $images/conformance.tar; its log: $out"
       exit 1
