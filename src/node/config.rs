@@ -200,6 +200,34 @@ impl std::fmt::Debug for KubeletApiConfig {
     }
 }
 
+impl RuntimeConfig {
+    /// Defaults with the runtime's own paths under `data_dir` and `run_dir`.
+    fn new(data_dir: PathBuf, run_dir: PathBuf) -> Self {
+        Self {
+            endpoint: None,
+            images_dir: data_dir.join("images"),
+            pause_image: None,
+            extra_registries: Vec::new(),
+            snapshotter: None,
+            image_endpoint: None,
+            default_runtime: None,
+            nonroot_devices: false,
+            no_proxy: Vec::new(),
+            share_latest: false,
+            bin_dirs: vec![data_dir.join("bin")],
+            data_dir,
+            run_dir,
+            path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+            cni_conf_dir: PathBuf::from("/etc/cni/net.d"),
+            cni_bin_dir: PathBuf::from("/opt/cni/bin"),
+            registries: Registries::default(),
+            registries_file: None,
+            grouped_shims: false,
+            short_streams: false,
+        }
+    }
+}
+
 impl Config {
     /// Current addresses of the node, preferred family first.
     pub(crate) fn node_ips(&self) -> Vec<IpAddr> {
@@ -234,28 +262,7 @@ impl Config {
             container_logs_dir: path("/var/log/containers"),
             manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],
             cgroup_root: "/".to_owned(),
-            runtime: RuntimeConfig {
-                endpoint: None,
-                images_dir: data_dir.join("images"),
-                pause_image: None,
-                extra_registries: Vec::new(),
-                snapshotter: None,
-                image_endpoint: None,
-                default_runtime: None,
-                nonroot_devices: false,
-                no_proxy: Vec::new(),
-                share_latest: false,
-                bin_dirs: vec![data_dir.join("bin")],
-                data_dir,
-                run_dir,
-                path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-                cni_conf_dir: path("/etc/cni/net.d"),
-                cni_bin_dir: path("/opt/cni/bin"),
-                registries: Registries::default(),
-                registries_file: None,
-                grouped_shims: false,
-                short_streams: false,
-            },
+            runtime: RuntimeConfig::new(data_dir, run_dir),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
             resolv_conf: path("/etc/resolv.conf"),

@@ -59,30 +59,26 @@ pub(crate) struct ControlPlane {
 /// An error that names the port, path or damage. Everything that was started by then ends with
 /// `tasks`.
 pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPlane, CommandError> {
+    let api = &tasks.api;
     let ports = stages::bind_ports(config).await?;
     let (address, port) = (ports.address, ports.address.port());
     let directory = stages::open_directory(config)?;
-    let membership = stages::join_cluster(config, directory.identity, address, &tasks.api).await?;
+    let membership = stages::join_cluster(config, directory.identity, address, api).await?;
     let identity = membership.identity.as_ref();
     let certificates = stages::load_certificates(config, identity)?;
     let certs = Arc::clone(&certificates.certs);
     let store =
         stages::open_store(config, directory.db, identity, membership.joined, &certificates, tasks)
             .await?;
-    ports.etcd.serve(config, &certs, &store.backend, &store.members, &tasks.api)?;
+    ports.etcd.serve(config, &certs, &store.backend, &store.members, api)?;
     // The first file outside the data directory; every port is bound by now.
     let kubeconfig = KubeconfigLock::default();
     kubeconfig.write(config, &certs, port)?;
-    let layer = stages::serve_objects(
-        config,
-        &certificates,
-        &membership.settings,
-        &store.backend,
-        &tasks.api,
-    )
-    .await?;
-    let security = stages::start_security(config, &certs, &layer, port, &tasks.api).await?;
-    let connections = stages::connections(&layer, &certs, &tasks.api)?;
+    let layer =
+        stages::serve_objects(config, &certificates, &membership.settings, &store.backend, api)
+            .await?;
+    let security = stages::start_security(config, &certs, &layer, port, api).await?;
+    let connections = stages::connections(&layer, &certs, api)?;
     let resource_metrics = config.resource_metrics.then(Arc::default);
     let server = stages::build_api_server(
         config,
@@ -103,7 +99,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         identity,
         &store,
         (&server, port),
-        &tasks.api,
+        api,
     )
     .await?;
     let data_dir = &config.machine.data_dir;
@@ -114,7 +110,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         &joins,
         &layer.tunnels,
         data_dir,
-        &tasks.api,
+        api,
     )?;
     Ok(ControlPlane {
         server,
