@@ -102,14 +102,13 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         api,
     )
     .await?;
-    let data_dir = &config.machine.data_dir;
     stages::listen(
         &server,
         (&certs, &config.apiserver.offer),
         ports.api,
         &joins,
         &layer.tunnels,
-        data_dir,
+        &config.machine.data_dir,
         api,
     )?;
     Ok(ControlPlane {
