@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use nix::fcntl::OFlag;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use range::{ByteRange, Requested};
@@ -35,7 +36,7 @@ const CHUNK_BYTES: u64 = 64 << 10;
 /// Concurrent downloads: they need no credentials.
 const DOWNLOADS_MAX: usize = 64;
 /// Flags of `open`: no link, and no wait for the writer of a FIFO.
-const O_NOFOLLOW_NONBLOCK: i32 = 0o400_000 | 0o4000;
+const OPEN_FLAGS: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK);
 
 /// The served folder.
 pub(crate) struct StaticFiles {
@@ -75,7 +76,7 @@ impl StaticFile {
         }
         let file = std::fs::OpenOptions::new()
             .read(true)
-            .custom_flags(O_NOFOLLOW_NONBLOCK)
+            .custom_flags(OPEN_FLAGS.bits())
             .open(&target)
             .ok()?;
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
