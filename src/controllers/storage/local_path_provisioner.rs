@@ -102,7 +102,14 @@ pub(crate) fn start(context: &Context) {
             decode::<PersistentVolume>(change.object()).is_some_and(|v| plan::is_released(&v));
         released.then(|| key(change.object())).into_iter().collect()
     });
-    keyed.waits_for_sync(&classes);
+    // The binder may know a class before this controller does.
+    let all_claims = claims.clone();
+    keyed.watches(&classes, move |change| {
+        let class = &*change.object().key.name;
+        let claims = all_claims.list("").into_iter().filter(plan::is_ours);
+        let claims = claims.filter(|claim| plan::class_of(claim) == class);
+        claims.map(|claim| metadata_key(claim.metadata)).collect()
+    });
     let settings = Arc::new(ProvisionerSettings::new(recorder.clone()));
     let (all_claims, applied) = (claims.clone(), Arc::clone(&settings));
     keyed.watches(&informers.of::<ConfigMap>(), move |change| {
