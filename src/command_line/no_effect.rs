@@ -10,6 +10,8 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "disable-apiserver-lb",
         "an agent connects to servers directly, without a local load balancer",
     ),
+    ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded, IPv6 as well"),
+    ("helm-job-image", "the server applies charts in its own process, no job runs"),
     ("lb-server-port", "an agent connects to servers directly, without a local load balancer"),
     (
         "etcd-snapshot-reconcile-interval",

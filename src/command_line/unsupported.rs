@@ -12,7 +12,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not implemented"),
-    ("flannel-ipv6-masq", "pod traffic to outside the cluster is always masqueraded"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
     ("selinux", "SELinux labels are not implemented"),
     (
@@ -29,8 +28,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-apiserver", "a server always serves the API; roles of servers cannot be split"),
     ("disable-etcd", "a server always has the store; use --datastore-endpoint for an external one"),
     ("enable-pprof", "kube-lite has no Go runtime to profile; use `perf record -p PID`"),
-    ("helm-controller-arg", "there is no Helm controller"),
-    ("helm-job-image", "there is no Helm controller"),
+    ("helm-controller-arg", "the Helm controller of the server has no arguments"),
     (
         "image-credential-provider-bin-dir",
         "credential providers are not implemented; use registries.yaml or imagePullSecrets",
@@ -50,7 +48,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "disable-apiserver",
     "disable-apiserver-lb",
     "disable-etcd",
-    "disable-helm-controller",
     "disable-selinux",
     "docker",
     "enable-pprof",
