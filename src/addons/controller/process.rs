@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use base::clock;
+use client::Discovery;
 use tracing::info;
 
 use super::Controller;
 use crate::addon::{Addon, VersionedKind};
 use crate::applier::{self, ObjectIdentity, ResolvedManifest};
-use crate::discovery::Discovery;
 use crate::document;
 use crate::error::ManifestError;
 use crate::file;
 use crate::folder::{Listing, ManifestFile, addon_name};
-use crate::object_set::{Owner, hex};
+use crate::object_set::Owner;
 use crate::packaged::{COMPONENTS_OF_K3S, FILES};
 use crate::state;
 
@@ -122,7 +122,7 @@ impl Controller {
             Err(panic) => return Applied::failed(ManifestError::Objects(panic.to_string())),
         };
         let digest = ring::digest::digest(&ring::digest::SHA256, &content);
-        let checksum = hex(digest.as_ref());
+        let checksum = base::hex(digest.as_ref());
         let is_new = addon.checksum != checksum;
         let state = self.states.get(path);
         // The first time after the start, the objects are compared although the file is the same.
