@@ -40,7 +40,7 @@ pub struct Source {
     pub docker_config: Option<Vec<u8>>,
     /// Whether certificates are not verified.
     pub insecure: bool,
-    /// Whether registries are asked without TLS.
+    /// Whether requests to registries use no TLS.
     pub plain_http: bool,
 }
 

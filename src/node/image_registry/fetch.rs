@@ -19,7 +19,8 @@ use tokio_rustls::TlsConnector;
 use super::peers::Peer;
 use crate::digest::Sha256;
 
-/// Time limit for connecting to a node and for its answer; the registry is asked after it.
+/// Time limit for connecting to a node and for its answer; after it containerd pulls from the
+/// registry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for each further part of the content.
 const PART_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Other nodes that may have content: which are asked, and in which order.
+//! Other nodes that may have content, and the order of requests to them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use crate::runtime::images::name;
 
 /// How long a list of nodes is used; a pull makes several requests.
 const LIST_TTL: Duration = Duration::from_secs(10);
-/// Nodes that are asked for the same content.
+/// Requests to nodes for the same content.
 const ASKED_MAX: usize = 16;
 /// Digests for which nodes are remembered that served other content.
 const CORRUPT_MAX: usize = 1024;
