@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use client::{Client, DeleteOptions, Error, ListOptions, Patch, Propagation};
+use client::{
+    Client, DeleteOptions, Discovery, Error, ListOptions, Patch, Propagation, ServedKind,
+};
 use serde_json::Value;
 
 use crate::addon::VersionedKind;
 use crate::config::AGENT;
-use crate::discovery::{Discovery, ServedKind};
 use crate::document::{ManifestObject, describe, group};
 use crate::migration;
 use crate::object_set::{Owner, is_prunable};

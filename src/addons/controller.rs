@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base::{Backoff, Kind, Problems, Shutdown, Tasks, clock};
-use client::{Client, EventRecorder};
+use client::{Client, Discovery, EventRecorder};
 
 use crate::addon::{Addons, VersionedKind};
 use crate::applier;
 use crate::config::Config;
-use crate::discovery::Discovery;
 use crate::document;
 use crate::error::ManifestError;
 use crate::folder::{self, Listing};

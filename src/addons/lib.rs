@@ -10,7 +10,6 @@ mod addon;
 mod applier;
 mod config;
 mod controller;
-mod discovery;
 mod document;
 mod error;
 mod file;

@@ -50,7 +50,7 @@ impl Owner {
     pub(crate) fn new(name: &str) -> Self {
         let text = format!("{KIND}{name}{NAMESPACE}");
         let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
-        Self { name: name.to_owned(), hash: hex(digest.as_ref()) }
+        Self { name: name.to_owned(), hash: base::hex(digest.as_ref()) }
     }
 
     /// The label selector of its objects.
@@ -83,11 +83,6 @@ impl Owner {
 /// Whether an object may be deleted because its file dropped it.
 pub(crate) fn is_prunable(object: &Value) -> bool {
     member(object, "labels", PRUNE) != Some("false")
-}
-
-/// Lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn member<'a>(object: &'a Value, map: &str, name: &str) -> Option<&'a str> {

@@ -431,7 +431,7 @@ pub fn ca_hash(pem: &str) -> Result<String, CertificateError> {
 /// SHA-256 in hexadecimal.
 pub fn hex_sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::hex(digest.as_ref())
 }
 
 fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<(), Error> {

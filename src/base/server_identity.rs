@@ -1,6 +1,5 @@
 //! The identity of this API server, derived from the host name as in upstream.
 
-use std::fmt::Write;
 use std::sync::OnceLock;
 
 /// The hash of this server's identity (`apiserver_id_hash`).
@@ -21,10 +20,7 @@ pub fn own_identity() -> &'static str {
 /// `sha256:` and the digest in hexadecimal.
 pub fn hash_of(text: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text);
-    digest.as_ref().iter().fold("sha256:".to_owned(), |mut all, byte| {
-        let _ = write!(all, "{byte:02x}");
-        all
-    })
+    format!("sha256:{}", crate::hex(digest.as_ref()))
 }
 
 /// `apiserver-` and the first half of the host name's digest in lower-case base 32.

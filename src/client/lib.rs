@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod client;
+pub mod discovery;
 pub mod error;
 pub mod events;
 pub mod expectations;
@@ -24,6 +25,7 @@ mod unexpected;
 pub mod workqueue;
 
 pub use client::{Client, DeleteOptions, Kind, ListOptions, Patch, Propagation, gvr_of};
+pub use discovery::{Discovery, ServedKind};
 pub use error::Error;
 pub use events::EventRecorder;
 pub use expectations::Expectations;

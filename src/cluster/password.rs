@@ -27,7 +27,7 @@ pub fn node_of(secret_name: &str) -> Option<&str> {
 pub fn new() -> Secret {
     let mut bytes = [0; 32];
     clock::random_bytes(&mut bytes);
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = base::hex(&bytes);
     text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
@@ -36,14 +36,14 @@ pub fn new() -> Secret {
 pub fn hash(password: &Secret) -> String {
     let mut salt = [0; 16];
     clock::random_bytes(&mut salt);
-    let salt: String = salt.iter().map(|byte| format!("{byte:02x}")).collect();
+    let salt = base::hex(&salt);
     salted(&salt, password.reveal())
 }
 
 fn salted(salt: &str, password: &str) -> String {
     let text = format!("{salt}:{password}");
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = base::hex(digest.as_ref());
     format!("$sha256:{salt}:{hex}")
 }
 

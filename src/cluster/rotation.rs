@@ -78,7 +78,7 @@ impl Files {
     pub fn hash(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        base::hex(digest.as_ref())
     }
 
     /// Removes the keys of service accounts.

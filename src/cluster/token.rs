@@ -207,7 +207,7 @@ pub fn basic(header: &str) -> Option<(String, Secret)> {
 pub fn new_secret() -> Secret {
     let mut bytes = [0; 16];
     clock::random_bytes(&mut bytes);
-    Secret::from(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    Secret::from(base::hex(&bytes))
 }
 
 /// Generates a bootstrap token, `id.secret`.

@@ -12,7 +12,6 @@ use base::Tasks;
 use base::tasks::Kind;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use ring::digest;
 
 use super::config::{Configuration, ContentError, NamedKeyError, Table, configuration};
 use super::errors::{PluginError, PluginsError, ProviderError};
@@ -135,11 +134,9 @@ fn load(file: &Path, reload: bool) -> Result<(String, Configuration), LoadError>
     if text.is_empty() {
         return Err(LoadError::Empty(path()));
     }
-    let digest = digest::digest(&digest::SHA256, &text);
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let configuration = configuration(&text, reload)
         .map_err(|source| LoadError::Content { file: path(), source })?;
-    Ok((format!("sha256:{hex}"), configuration))
+    Ok((base::server_identity::hash_of(&text), configuration))
 }
 
 impl EncryptionConfig {

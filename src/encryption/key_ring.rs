@@ -10,7 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::digest;
 
 use super::is_encrypted;
 
@@ -281,11 +280,7 @@ impl Ring {
 
     /// The SHA-256 of the ring; equal if keys, their order and the stage are.
     pub fn hash(&self) -> String {
-        let digest = digest::digest(&digest::SHA256, self.render().as_bytes());
-        digest.as_ref().iter().fold(String::from("sha256:"), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        base::server_identity::hash_of(self.render().as_bytes())
     }
 
     /// The generation, which every change increments.

@@ -18,7 +18,7 @@ use base::tasks::Kind;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
-use ring::{digest, hkdf};
+use ring::hkdf;
 use tokio::time::Instant;
 
 use super::errors::{
@@ -162,9 +162,7 @@ fn hashed(text: &str) -> String {
     if text.is_empty() {
         return String::new();
     }
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    base::server_identity::hash_of(text.as_bytes())
 }
 
 /// The encoding of all fields but the data.

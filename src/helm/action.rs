@@ -14,11 +14,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Client;
+use client::{Client, Discovery};
 use serde_json::Value;
 
 use crate::chart::Chart;
-use crate::cluster::{Cluster, ClusterError, Discovery, Target};
+use crate::cluster::discovery::{api_versions, kube_version};
+use crate::cluster::{Cluster, ClusterError, Target};
 use crate::manifest::{self, Document, ManifestError};
 use crate::release::{Hook, Release, Storage, StorageError};
 use crate::render::{self, ReleaseFacts, RenderError};
@@ -150,7 +151,7 @@ impl Action<'_> {
         revision: i64,
         is_install: bool,
     ) -> Result<Rendered, ActionError> {
-        let kube = discovery.kube_version().await.map_err(ActionError::Discovery)?;
+        let kube = kube_version(discovery).await.map_err(ActionError::Discovery)?;
         let wanted = &chart.metadata.kube_version;
         if !wanted.is_empty() && !is_compatible(wanted, &kube.version) {
             let (wanted, version) = (wanted.clone(), kube.version);
@@ -162,7 +163,7 @@ impl Action<'_> {
             kube_version: kube.version,
             kube_major: kube.major,
             kube_minor: kube.minor,
-            api_versions: discovery.api_versions().await.map_err(ActionError::Discovery)?,
+            api_versions: api_versions(discovery).await.map_err(ActionError::Discovery)?,
             helm_version: HELM_VERSION.to_owned(),
         };
         let facts = ReleaseFacts {

@@ -1,18 +1,16 @@
 //! Objects of releases in the cluster: kinds, application, ownership, removal
 //! (`pkg/kube/client.go` and `pkg/action/validate.go` of Helm).
 
-mod discovery;
+pub(crate) mod discovery;
 mod managers;
 pub(crate) mod wait;
 
 use std::collections::BTreeSet;
 
 use api::Gvr;
-use client::{Client, DeleteOptions, Error, Propagation};
+use client::{Client, DeleteOptions, Discovery, Error, Propagation, ServedKind};
 use http::Method;
 use serde_json::{Map, Value, json};
-
-pub(crate) use discovery::{Discovery, Kind};
 
 /// The field manager of Helm: the name of its program.
 pub(crate) const FIELD_MANAGER: &str = "helm";
@@ -88,7 +86,7 @@ pub enum ClusterError {
 /// An object of a release with its resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ServedKind,
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) object: Value,

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::{Client, ListOptions};
+use client::{Client, Discovery, ListOptions};
 use go_template::{Capabilities, Entries, Host, HostError, Options, Source, Value};
 use tokio::runtime::Handle;
 
 use crate::chart::{Chart, Dependency, File, Maintainer, Metadata};
-use crate::cluster::Discovery;
 use crate::values::Values;
 
 /// The name of notes, which are no objects.

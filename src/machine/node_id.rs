@@ -41,7 +41,7 @@ fn ensure_at(directory: &Path, former: &Path) -> io::Result<String> {
         None => {
             let mut bytes = [0; 4];
             base::clock::random_bytes(&mut bytes);
-            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+            base::hex(&bytes)
         }
     };
     base::fs::create_dir(directory, 0o700)?;

@@ -3,12 +3,7 @@
 use std::io::{self, Read};
 
 fn hex(digest: &ring::digest::Digest) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::from("sha256:");
-    for byte in digest.as_ref() {
-        let _ = write!(out, "{byte:02x}");
-    }
-    out
+    format!("sha256:{}", base::hex(digest.as_ref()))
 }
 
 /// `sha256:…` of `bytes`.

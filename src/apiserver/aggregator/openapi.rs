@@ -58,7 +58,7 @@ impl Remote {
         for part in [&entry, &swagger].into_iter().flatten() {
             digest.update(part.to_string().as_bytes());
         }
-        let tag = digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let tag = base::hex(digest.finish().as_ref());
         self.described.store(Some(Arc::new(Described { path, entry, swagger, resources, tag })));
     }
 

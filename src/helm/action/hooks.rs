@@ -1,8 +1,9 @@
 //! Hooks of releases (`pkg/action/hooks.go` of Helm).
 
+use client::Discovery;
+
 use super::{Action, ActionError};
-use crate::cluster::wait;
-use crate::cluster::{ClusterError, Discovery, Target};
+use crate::cluster::{ClusterError, Target, wait};
 use crate::release::{Hook, Release, Storage, now};
 use crate::yaml;
 

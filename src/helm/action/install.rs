@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use client::Error;
+use client::{Discovery, Error};
 use serde_json::json;
 
 use super::{Action, ActionError, prepare, record};
 use crate::chart::Chart;
-use crate::cluster::{ClusterError, Discovery, Target, wait};
+use crate::cluster::{ClusterError, Target, wait};
 use crate::release::{Release, Status, Storage};
 use crate::values::Values;
 use crate::yaml;

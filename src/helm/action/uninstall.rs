@@ -1,7 +1,8 @@
 //! The end of a release (`pkg/action/uninstall.go` of Helm).
 
+use client::Discovery;
+
 use super::{Action, ActionError};
-use crate::cluster::Discovery;
 use crate::manifest;
 use crate::release::{Status, now};
 

@@ -1,8 +1,10 @@
 //! A further revision of a release (`pkg/action/upgrade.go` of Helm).
 
+use client::Discovery;
+
 use super::{Action, ActionError, prepare, record, recorded_documents};
 use crate::chart::Chart;
-use crate::cluster::{Discovery, Target};
+use crate::cluster::Target;
 use crate::release::{Release, Status, Storage};
 use crate::values::Values;
 

@@ -86,7 +86,7 @@ struct DockerAuth {
 /// Hex of the SHA-256 digest.
 pub(super) fn sha256(data: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, data);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    base::hex(digest.as_ref())
 }
 
 /// Pulls the chart `oci://HOST/PATH[:TAG|@DIGEST]`.

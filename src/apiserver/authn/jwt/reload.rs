@@ -47,11 +47,7 @@ impl Count {
 
 /// A hash in the format of upstream's metrics: `sha256:` and hexadecimal digits.
 pub(super) fn hash(bytes: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    digest.as_ref().iter().fold("sha256:".to_owned(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    base::server_identity::hash_of(bytes)
 }
 
 impl Reloads {
