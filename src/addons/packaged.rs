@@ -23,10 +23,13 @@ pub(crate) struct PackagedManifest {
 }
 
 /// The manifests that the server deploys by itself, from `manifests/` of the repository.
-pub(crate) const FILES: [PackagedManifest; 1] = [PackagedManifest {
-    name: "local-storage.yaml",
-    text: include_str!("../../manifests/local-storage.yaml"),
-}];
+pub(crate) const FILES: [PackagedManifest; 2] = [
+    PackagedManifest {
+        name: "local-storage.yaml",
+        text: include_str!("../../manifests/local-storage.yaml"),
+    },
+    PackagedManifest { name: "runtimes.yaml", text: include_str!("../../manifests/runtimes.yaml") },
+];
 
 /// Files of k3s for components that kube-lite has in the process, with the reason why they are not
 /// deployed. A data directory of k3s contains them. The last one is a folder.

@@ -29,10 +29,10 @@ use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
 /// Components that `--disable` keeps from running.
-const DISABLEABLE: [&str; 3] = ["coredns", "local-storage", "metrics-server"];
+const DISABLEABLE: [&str; 4] = ["coredns", "local-storage", "metrics-server", "runtimes"];
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 4] = ["servicelb", "traefik", "runtimes", "gateway-api-crd"];
+const ABSENT: [&str; 3] = ["servicelb", "traefik", "gateway-api-crd"];
 
 /// Port of the store's metrics.
 const ETCD_METRICS_PORT: u16 = 2381;

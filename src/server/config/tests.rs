@@ -149,7 +149,7 @@ fn errors_of_profile_node_and_component_flags_name_the_flag() {
         ),
         (
             &["--disable=traefic"],
-            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, local-storage, metrics-server, servicelb, traefik, runtimes, gateway-api-crd",
+            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, local-storage, metrics-server, runtimes, servicelb, traefik, gateway-api-crd",
         ),
         (
             &["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
