@@ -1,5 +1,5 @@
 //! Development tasks: `cargo run -p xtask -- codegen [--check] --types types.json`, `protos`,
-//! `release`.
+//! `release`, `compare-builds`.
 
 mod protos;
 mod release;
@@ -21,8 +21,12 @@ fn main() -> anyhow::Result<()> {
             protos::run(&root, args.iter().any(|a| a == "--check"))
         }
         Some("release") => release::run(&root()?, args.get(1..).unwrap_or_default()),
+        Some("compare-builds") => {
+            release::compare::run(&root()?, args.get(1..).unwrap_or_default())
+        }
         _ => bail!(
-            "usage: xtask codegen [--check] [--types PATH] | protos [--check] | release --help"
+            "usage: xtask codegen [--check] [--types PATH] | protos [--check] | release --help | \
+             compare-builds --help"
         ),
     }
 }

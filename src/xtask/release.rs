@@ -17,6 +17,7 @@
 //! ```
 
 mod archive;
+pub(crate) mod compare;
 mod image;
 mod programs;
 mod sbom;

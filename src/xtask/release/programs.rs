@@ -91,37 +91,64 @@ fn replacements(root: &Path, target: &Path, home: Option<&Path>) -> Vec<(PathBuf
     list
 }
 
-/// Builds the static program with cargo-zigbuild and returns its path.
-pub(super) fn build(root: &Path, architecture: Architecture, profile: &str) -> Result<PathBuf> {
+/// Flags for C code: without paths of this machine, and without the time of the build, which
+/// mimalloc prints in its diagnostics. zig caches objects without regard to `SOURCE_DATE_EPOCH`,
+/// so that the variable does not help.
+fn c_flags(replaced: &[(PathBuf, &'static str)]) -> String {
+    let mut flags = vec!["-Wno-builtin-macro-redefined".to_owned()];
+    for name in ["__DATE__", "__TIME__", "__TIMESTAMP__"] {
+        flags.push(format!("-D{name}=\"unknown\""));
+    }
+    for (from, to) in replaced {
+        flags.push(format!("-ffile-prefix-map={}={to}", from.display()));
+    }
+    flags.join(" ")
+}
+
+/// `cargo zigbuild` with the environment that makes its output independent of this machine's
+/// directories and clock. `target_dir` exists.
+pub(super) fn cargo_build(
+    root: &Path,
+    target_dir: &Path,
+    architecture: Architecture,
+) -> Result<Command> {
     let root = root.canonicalize().context("the checkout has no path")?;
-    let target_dir =
-        variable("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    std::fs::create_dir_all(&target_dir)?;
     let target_dir = target_dir.canonicalize()?;
     let home = variable("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cargo")));
     let replaced = replacements(&root, &target_dir, home.as_deref());
-    let flags = |name: &str, separator: &str| {
-        let flag = |(from, to): &(PathBuf, &str)| format!("{name}={}={to}", from.display());
-        replaced.iter().map(flag).collect::<Vec<_>>().join(separator)
-    };
+    let rust_flags: Vec<String> = replaced
+        .iter()
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
+        .collect();
     let target = architecture.target();
     add_standard_library(&root, &target)?;
-    let status = Command::new(cargo())
+    let mut command = Command::new(cargo());
+    command
         .current_dir(&root)
-        .args(["zigbuild", "--locked", "--bin", "kube-lite", "--profile", profile])
-        .args(["--target", &target])
+        .args(["zigbuild", "--locked", "--target", &target])
         .env("PATH", format!("{}:{}", zig(&root)?, variable("PATH").unwrap_or_default()))
         .env("CARGO_TARGET_DIR", &target_dir)
         .env("CARGO_INCREMENTAL", "0")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags("--remap-path-prefix", "\u{1f}"))
-        .env(format!("CFLAGS_{}", target.replace('-', "_")), flags("-ffile-prefix-map", " "))
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\u{1f}"))
+        .env(format!("CFLAGS_{}", target.replace('-', "_")), c_flags(&replaced));
+    Ok(command)
+}
+
+/// Builds the static program with cargo-zigbuild and returns its path.
+pub(super) fn build(root: &Path, architecture: Architecture, profile: &str) -> Result<PathBuf> {
+    let target_dir =
+        variable("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    std::fs::create_dir_all(&target_dir)?;
+    let status = cargo_build(root, &target_dir, architecture)?
+        .args(["--bin", "kube-lite", "--profile", profile])
         .status()
         .context("cannot run cargo zigbuild")?;
+    let target = architecture.target();
     ensure!(status.success(), "the build for {target} failed: {status}");
     let directory = if profile == "dev" { "debug" } else { profile };
-    Ok(target_dir.join(&target).join(directory).join("kube-lite"))
+    Ok(target_dir.canonicalize()?.join(target).join(directory).join("kube-lite"))
 }
 
 /// Installs the standard library of the target with rustup, if the toolchain lacks it.
@@ -178,5 +205,15 @@ mod tests {
     fn a_target_directory_inside_the_checkout_has_its_own_replacement() {
         let list = replacements(Path::new("/a"), Path::new("/a/target"), None);
         assert_eq!(list.last().unwrap().1, "/target");
+    }
+
+    #[test]
+    fn c_code_has_neither_paths_nor_the_time_of_the_build() {
+        let flags = c_flags(&[(PathBuf::from("/a"), "/kube-lite")]);
+        for flag in
+            ["-D__DATE__=\"unknown\"", "-D__TIME__=\"unknown\"", "-ffile-prefix-map=/a=/kube-lite"]
+        {
+            assert!(flags.split(' ').any(|word| word == flag), "{flag} is not in {flags}");
+        }
     }
 }
