@@ -798,7 +798,7 @@ error_log="$log"
 pidfile="$pid_file"
 respawn_delay=2
 rc_ulimit="-n 1048576"
-depend() { want cgroups; need net; after firewall; }
+depend() { want cgroups; use net; after network-online firewall; }
 start_pre() { modprobe -q -a overlay br_netfilter nf_tables bridge veth || true; }
 U
       put "$work/unit" "$unit" 755 ;;
