@@ -1185,7 +1185,8 @@ if command -v ip >/dev/null; then
   # The overlay's links have flannel's names; if flannel, k3s or another instance runs, too, the
   # links belong to it.
   [ -e /run/flannel/subnet.env ] || [ -n "$others" ] ||
-    for link in flannel.1 flannel-v6.1 flannel-wg flannel-wg-v6; do
+    for link in flannel-wg flannel-wg-v6 $(ip -o link show 2>/dev/null |
+      sed -n 's/^[0-9]*: \(flannel\(-v6\)\{0,1\}\.[0-9]*\)[@:].*/\1/p'); do
     ip link del "$link" 2>/dev/null
   done
 fi

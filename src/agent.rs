@@ -138,6 +138,7 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
         .map_err(|e| DATA_DIR.error(e))?;
     let cluster = joined.settings.clone();
     machine.check_backend(cluster.backend)?;
+    machine.check_overlay(&cluster, None)?;
     let sender = machine.addresses();
     let addresses = sender.subscribe();
     link.start(config, &certs, &clients, addresses.clone(), tasks)?;

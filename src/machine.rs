@@ -3,6 +3,8 @@
 
 mod excluded_endpoints;
 mod flags;
+mod flannel;
+mod flannel_conf;
 mod images;
 mod kubelet_args;
 mod name;
@@ -18,9 +20,12 @@ use std::sync::{Arc, OnceLock};
 use api::k8s::api::core::v1::Taint;
 use base::{Kind, Tasks};
 use client::Client;
+use cluster::certs::AdditionalNames;
 use settings::ClusterSettings;
 use tokio::sync::watch;
 
+use self::flags::invalid_flag;
+use self::flannel::FlannelSettings;
 use self::images::ImageConfig;
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
 use crate::error_catalogue::{
@@ -61,8 +66,8 @@ pub struct Machine {
     pub node_name: String,
     /// Node addresses, at least one.
     pub node_ips: Vec<IpAddr>,
-    /// Backend of the pod network, if a flag sets it.
-    pub backend: Option<settings::Backend>,
+    /// The network between nodes, as far as flags set it.
+    flannel: FlannelSettings,
     /// Whether this machine runs no server.
     pub is_agent: bool,
     /// Whether a flag sets the directory of local-path volumes, or the data directory above it.
@@ -109,14 +114,6 @@ pub(crate) struct Clients {
 pub(crate) struct NodeClaim {
     kubelet: Arc<std::net::TcpListener>,
     _run_dir: File,
-}
-
-fn invalid_flag(
-    flag: &str,
-    value: impl std::fmt::Display,
-    why: impl std::fmt::Display,
-) -> CommandError {
-    BAD_VALUE.usage_error(format!("--{flag}={value}: {why}"))
 }
 
 /// Why a text is not a valid name of a Node: a DNS-1123 subdomain of at most 63 characters, since
@@ -240,16 +237,9 @@ impl Machine {
         } else {
             args.node_ip.clone()
         };
-        let backend = match &args.flannel_backend {
-            Some(text) => Some(text.parse().map_err(|e| invalid_flag("flannel-backend", text, e))?),
-            None => None,
-        };
+        let mut flannel = FlannelSettings::load(&args)?;
         flags::dns_names("node-internal-dns", &args.addresses.node_internal_dns)?;
         flags::dns_names("node-external-dns", &args.addresses.node_external_dns)?;
-        let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
-        if !data_dir.is_absolute() {
-            return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
-        }
         let images = ImageConfig::new(&args)?;
         let listen = listen_ip(args.bind_address, &node_ips);
         let port = args.proxy_healthz_port;
@@ -258,6 +248,7 @@ impl Machine {
         let mut without_effect = general.without_effect.clone();
         without_effect.append(&mut proxy.without_effect);
         without_effect.append(&mut kubelet.without_effect);
+        without_effect.append(&mut flannel.without_effect);
         let (labels, taints) = labels_and_taints(&args, &kubelet)?;
         Ok(Self {
             images,
@@ -277,7 +268,7 @@ impl Machine {
             data_dir,
             node_name,
             node_ips,
-            backend,
+            flannel,
             args,
         })
     }
@@ -350,7 +341,7 @@ impl Machine {
     /// The socket on which the network plugin reaches this process; `None` if another plugin
     /// connects pods. The node's own flag overrides `cluster_backend`.
     pub(crate) fn plugin_socket(&self, cluster_backend: settings::Backend) -> Option<PathBuf> {
-        (self.backend.unwrap_or(cluster_backend) != settings::Backend::None)
+        (self.flannel.backend.unwrap_or(cluster_backend) != settings::Backend::None)
             .then(|| self.socket_path())
     }
 
@@ -367,12 +358,21 @@ impl Machine {
         &self,
         cluster_backend: settings::Backend,
     ) -> Result<(), CommandError> {
-        let backend = self.backend.unwrap_or(cluster_backend);
+        let backend = self.flannel.backend.unwrap_or(cluster_backend);
         if backend == settings::Backend::None && self.is_hardened() {
             let why = "contradicts --profile=hardened, whose network rules need kube-lite's own pod network";
             return Err(invalid_flag("flannel-backend", "none", why));
         }
         net::check_support(backend).map_err(|lacks| NO_WIREGUARD.error(lacks))
+    }
+
+    /// The names of this node other than its own and its addresses.
+    pub(crate) fn additional_names(&self) -> AdditionalNames {
+        let addresses = &self.args.addresses;
+        AdditionalNames {
+            addresses: addresses.node_external_ip.clone(),
+            dns: [&addresses.node_internal_dns[..], &addresses.node_external_dns].concat(),
+        }
     }
 
     /// The kubelet API on the port that `claim` holds; `peers` is TLS to those of other nodes.
@@ -449,12 +449,15 @@ impl Machine {
         addresses: watch::Sender<Vec<IpAddr>>,
     ) -> net::Config {
         let args = &self.args;
+        let mut cluster = cluster.clone();
+        self.apply_overlay(&mut cluster);
+        let external = args.addresses.node_external_ip.clone();
         net::Config {
             node_name: self.node_name.clone(),
-            cluster: ClusterSettings {
-                backend: self.backend.unwrap_or(cluster.backend),
-                ..cluster.clone()
-            },
+            external_addresses: if cluster.external_overlay { external } else { Vec::new() },
+            cni_list: self.flannel.cni_list.clone(),
+            guard: self.is_hardened().then(|| self.guard(&cluster)),
+            cluster,
             addresses,
             left_out: watch::Sender::default(),
             addresses_held: !args.node_ip.is_empty(),
@@ -468,7 +471,6 @@ impl Machine {
             socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
-            guard: self.is_hardened().then(|| self.guard(cluster)),
         }
     }
 

@@ -174,7 +174,8 @@ fn start_node(
     let sender = config.machine.addresses();
     let addresses = sender.subscribe();
     let kubelet_api = config.machine.kubelet_api(claim, tls, peers);
-    config.machine.start(kubelet_api, &config.cluster, clients, runtime, sender, tasks);
+    let settings = config.settings_for_nodes(plane.address.port());
+    config.machine.start(kubelet_api, &settings, clients, runtime, sender, tasks);
     Ok((cert, addresses))
 }
 

@@ -60,6 +60,7 @@ pub(super) fn machine(config: &Config) -> Result<Machine, files::Error> {
         name: config.machine.node_name.clone(),
         password: files::node_password(&config.machine.directory())?,
         addresses: config.machine.node_ips.clone(),
+        additional: config.machine.additional_names(),
         version: VERSION.to_owned(),
     })
 }

@@ -192,7 +192,8 @@ impl AgentCertificates {
         let changed = other_ca
             || fresh.settings != old.settings
             || fresh.server != old.server
-            || fresh.addresses != old.addresses;
+            || fresh.addresses != old.addresses
+            || fresh.additional != old.additional;
         if !changed && !old.is_due(base::pki::now()) {
             return Ok(());
         }
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
     use base::io::BoxIo;
     use base::pki::{self, tls};
-    use cluster::certs::{self, Names};
+    use cluster::certs::{self, AdditionalNames, Names};
     use cluster::join::Keys;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
@@ -259,6 +260,7 @@ mod tests {
             name: "edge2".into(),
             password: cluster::password::new(),
             addresses: vec!["192.0.2.7".parse().unwrap()],
+            additional: AdditionalNames::default(),
             version: "v1.37.1".into(),
         };
         let mut settings = ClusterSettings::default();

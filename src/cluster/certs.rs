@@ -9,6 +9,7 @@ use base::pki::store_id::StoreId;
 use base::pki::{self, Ca, Error, Leaf, Profile, Usage, due_at, ensure_secret};
 use base::{SecretValue, fs};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::peers::PEER_NAME;
 
@@ -266,10 +267,28 @@ pub(crate) fn proxy_client() -> Profile {
     Profile::client("system:kube-proxy", None)
 }
 
+/// Names of a node in the certificate of its kubelet API, other than its own name and addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AdditionalNames {
+    /// External addresses.
+    pub addresses: Vec<IpAddr>,
+    /// DNS names.
+    pub dns: Vec<String>,
+}
+
+impl AdditionalNames {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.dns.is_empty()
+    }
+}
+
 /// Serving certificate of a node's kubelet API.
-pub(crate) fn node_serving(name: &str, ips: &[IpAddr]) -> Profile {
+pub(crate) fn node_serving(name: &str, ips: &[IpAddr], additional: &AdditionalNames) -> Profile {
     let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    Profile::server(name, &with(&[name, "localhost"], &[]), &with_ips(&local, ips))
+    let ips = with_ips(&with_ips(&local, ips), &additional.addresses);
+    Profile::server(name, &with(&[name, "localhost"], &additional.dns), &ips)
 }
 
 /// Certificates for one node.
@@ -374,8 +393,8 @@ impl ServerCerts {
         Ok(true)
     }
 
-    /// Issues or loads the certificates of the node `name`, stored in `agent_dir` as
-    /// `client-kubelet` and `serving-kubelet`. `now` is in seconds since the epoch.
+    /// Issues or loads the certificates of the node `name` with these addresses and `additional`
+    /// names, stored in `agent_dir` as `client-kubelet` and `serving-kubelet`. `now` is in seconds since the epoch.
     ///
     /// # Errors
     /// When a certificate cannot be issued or written.
@@ -384,11 +403,12 @@ impl ServerCerts {
         agent_dir: &Path,
         name: &str,
         ips: &[IpAddr],
+        additional: &AdditionalNames,
         now: u64,
     ) -> Result<NodeCerts, Error> {
         fs::create_dir(agent_dir, 0o700)?;
         let at = |file: &str| agent_dir.join(file);
-        let (client, serving) = (node_client(name), node_serving(name, ips));
+        let (client, serving) = (node_client(name), node_serving(name, ips, additional));
         fs::write_atomic(&at("server-ca.crt"), self.server_ca.cert_pem().as_bytes(), 0o644)?;
         fs::write_atomic(&at("client-ca.crt"), self.client_ca.cert_pem().as_bytes(), 0o644)?;
         Ok(NodeCerts {
@@ -427,7 +447,9 @@ mod tests {
     fn files_have_the_layout_of_k3s_and_keys_have_mode_0600() {
         let dir = tempfile::tempdir().unwrap();
         let certs = ensure(dir.path(), &names()).unwrap();
-        certs.ensure_node(&dir.path().join("agent"), "edge1", &[], pki::now()).unwrap();
+        let agent = dir.path().join("agent");
+        let none = AdditionalNames::default();
+        certs.ensure_node(&agent, "edge1", &[], &none, pki::now()).unwrap();
         let tls = dir.path().join("server/tls");
         for file in [
             "server-ca.crt",

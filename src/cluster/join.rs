@@ -22,7 +22,7 @@ use http::{Method, Request, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::certs::{ServerCerts, node_client, node_serving, proxy_client};
+use crate::certs::{AdditionalNames, ServerCerts, node_client, node_serving, proxy_client};
 use crate::token::Secret;
 use https::{Exchange, ExchangeError, HttpResponse};
 
@@ -62,6 +62,9 @@ pub struct JoinRequest {
     pub node_password: String,
     /// Addresses of the node.
     pub addresses: Vec<IpAddr>,
+    /// Further names for the certificate of its kubelet API.
+    #[serde(default, skip_serializing_if = "AdditionalNames::is_empty")]
+    pub additional: AdditionalNames,
     /// Its version, such as `v1.37.1+kubelite.0.1.0`.
     pub version: String,
     /// PEM certificate request for `system:node:<name>`.
@@ -73,9 +76,9 @@ pub struct JoinRequest {
 }
 
 /// A digest of the cluster's settings and CAs, without the list of servers, which a node watches
-/// separately. Tunnels carry it, so that nodes send a new join request when it changes.
+/// separately, and their port, in which they may differ. Tunnels carry it, so that nodes send a new join request when it changes.
 pub fn digest(settings: &ClusterSettings, server_ca: &str, client_ca: &str) -> String {
-    let settings = ClusterSettings { servers: Vec::new(), ..settings.clone() };
+    let settings = ClusterSettings { servers: Vec::new(), listen_port: None, ..settings.clone() };
     let text = serde_json::to_vec(&settings).unwrap_or_default();
     let mut text = short_digest(&text);
     text.push_str(server_ca);
@@ -142,6 +145,8 @@ pub struct Machine {
     pub password: Secret,
     /// Addresses of the node.
     pub addresses: Vec<IpAddr>,
+    /// Further names for the certificate of its kubelet API.
+    pub additional: AdditionalNames,
     /// Its version.
     pub version: String,
 }
@@ -152,11 +157,12 @@ impl Machine {
     /// # Errors
     /// When a key cannot be read.
     pub fn join_request(&self, keys: &Keys) -> Result<JoinRequest, pki::Error> {
-        let serving = node_serving(&self.name, &[]);
+        let serving = node_serving(&self.name, &[], &AdditionalNames::default());
         Ok(JoinRequest {
             node_name: self.name.clone(),
             node_password: self.password.reveal().to_owned(),
             addresses: self.addresses.clone(),
+            additional: self.additional.clone(),
             version: self.version.clone(),
             kubelet_client: request(&node_client(&self.name), &keys.kubelet_client)?,
             kubelet_serving: request(&serving, &keys.kubelet_serving)?,
@@ -176,7 +182,7 @@ pub fn sign(
     now: u64,
 ) -> Result<JoinResponse, pki::Error> {
     let (client_ca, server_ca) = (certs.client_ca(), certs.server_ca());
-    let serving = node_serving(&request.node_name, &request.addresses);
+    let serving = node_serving(&request.node_name, &request.addresses, &request.additional);
     let client = |csr: &str, profile| client_ca.sign_request(csr, &profile, now);
     Ok(JoinResponse {
         kubelet_client: client(&request.kubelet_client, node_client(&request.node_name))?.cert_pem,

@@ -13,6 +13,7 @@ mod completion;
 mod components;
 mod datastore;
 mod encrypt;
+mod flannel;
 mod helm;
 mod images;
 mod manifests;
@@ -34,6 +35,7 @@ pub use components::ComponentArgs;
 pub(super) use components::NodeComponentArgs;
 pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
+pub(super) use flannel::{AdvertiseArgs, FlannelArgs, FlannelClusterArgs};
 pub(super) use helm::HelmArgs;
 pub use images::ImageArgs;
 pub use metrics::MetricsArgs;
@@ -144,9 +146,12 @@ pub struct ServerArgs {
     /// Port of the API
     #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]
     pub https_listen_port: u16,
-    /// Address at which pods and nodes reach the API [default: the node's address]
+    /// Address at which pods and nodes reach the API [default: the first of --node-external-ip, or
+    /// else the node's address]
     #[arg(long, value_name = "IP", help_heading = "Listener")]
     pub advertise_address: Option<IpAddr>,
+    #[command(flatten)]
+    pub advertise: AdvertiseArgs,
     /// Addresses of the etcd-compatible API of the store, such as 127.0.0.1:2379; clients need a
     /// certificate of server/tls/etcd
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Listener")]

@@ -9,9 +9,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     ),
     ("etcd-s3-proxy", "proxies for S3 are not supported"),
-    ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
-    ("flannel-cni-conf", "the CNI configuration is built in"),
-    ("flannel-external-ip", "external addresses are not implemented"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
     ("selinux", "SELinux labels are not implemented"),
     (
@@ -39,7 +36,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ),
     ("log", "kube-lite logs to standard error; redirect it, or read `journalctl -u kube-lite`"),
     ("supervisor-port", "one port serves the API and the join protocol; use --https-listen-port"),
-    ("advertise-port", "clients reach the API at --https-listen-port"),
 ];
 
 /// Flags of k3s without a counterpart here that take no value.
@@ -51,7 +47,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "disable-selinux",
     "docker",
     "enable-pprof",
-    "flannel-external-ip",
     "flannel-ipv6-masq",
     "kine-tls",
     "prefer-bundled-bin",

@@ -3,6 +3,7 @@
 
 mod attach;
 mod install;
+mod plugin_list;
 mod request;
 mod server;
 
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 #[cfg(test)]
 pub(crate) use attach::host_link;
 pub(crate) use install::{install, uninstall};
+pub use plugin_list::{PluginList, PluginListError};
 pub(crate) use request::{Command, Failure, Reply, Request};
 pub(crate) use server::Server;
 

@@ -25,6 +25,9 @@ pub struct Config {
     pub addresses_held: bool,
     /// The link to other nodes; without it the one that has the node's address.
     pub interface: Option<String>,
+    /// Addresses at which other nodes send packets of the overlay to this one instead of that of
+    /// the link, at most one per family is used.
+    pub external_addresses: Vec<IpAddr>,
     /// Name of our nftables tables, one per family.
     pub table: String,
     /// Name of the pods' bridge.
@@ -38,6 +41,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Socket through which the CNI plugin asks.
     pub socket: PathBuf,
+    /// The list of CNI plugins in place of kube-lite's own alone.
+    pub cni_list: Option<crate::PluginList>,
     /// Where the runtime looks for network configuration.
     pub cni_conf_dir: PathBuf,
     /// Where the runtime looks for plugins.

@@ -51,6 +51,7 @@ fn pod_mtu(socket: &mut Socket, config: &Config) -> io::Result<u32> {
     // The smaller one, where the families have different links.
     let found = families.iter().filter_map(|f| machine.underlay(*f, interface, &node).ok());
     let mtu = found.map(|u| u.mtu).filter(|mtu| *mtu > 0).min().unwrap_or(MTU);
+    let mtu = config.cluster.overlay.link_mtu.unwrap_or(mtu);
     Ok(mtu.saturating_sub(config.cluster.backend.overhead(&families)))
 }
 

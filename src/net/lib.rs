@@ -20,7 +20,7 @@ mod testing;
 #[cfg(test)]
 mod traffic_tests;
 
-pub use cni::{cni_main, is_cni_call};
+pub use cni::{PluginList, PluginListError, cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
 pub use overlay::{WireGuardError, check_support};
 pub use policy::model::trimmed as trimmed_pod;

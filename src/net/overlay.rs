@@ -50,7 +50,8 @@ struct PeerCache {
 }
 
 impl PeerCache {
-    fn note(&self, change: &Change, own: &str, annotations: &announce::OwnSender) {
+    /// `vni` is the network identifier of this node's VXLAN.
+    fn note(&self, change: &Change, own: &str, vni: u32, annotations: &announce::OwnSender) {
         let node = change.object();
         let is_own = *node.key.name == *own;
         let mut peers = self.peers.lock();
@@ -63,7 +64,7 @@ impl PeerCache {
             }
             return;
         }
-        let mut peer = Peer::read(node);
+        let mut peer = Peer::read(node, vni);
         let written = std::mem::take(&mut peer.annotations);
         if is_own {
             annotations.send_if_modified(|old| {
@@ -111,7 +112,8 @@ pub(crate) fn start(
     let seen = Arc::new(PeerCache::default());
     let (own, own_seen) = watch::channel(None);
     let (note, name) = (Arc::clone(&seen), config.node_name.clone());
-    nodes.on_change(move |change| note.note(change, &name, &own));
+    let vni = config.cluster.overlay.vni;
+    nodes.on_change(move |change| note.note(change, &name, vni, &own));
     let (wanted, wanted_seen) = watch::channel(BTreeMap::new());
     let announce = announce::run(
         node,
@@ -249,7 +251,9 @@ impl Overlay {
         });
         let ends = self.engine.as_ref().and_then(|engine| engine.ends(outcome));
         if let Some(ends) = ends.filter(|_| !outcome.published.is_empty()) {
-            let wanted = peer::annotations(self.config.cluster.backend, &outcome.published, &ends);
+            let external = &self.config.external_addresses;
+            let backend = self.config.cluster.backend;
+            let wanted = peer::annotations(backend, &outcome.published, external, &ends);
             self.wanted.send_if_modified(|old| {
                 let changed = *old != wanted;
                 *old = wanted;

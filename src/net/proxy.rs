@@ -452,7 +452,7 @@ fn empty_table(config: &Config, family: Family) -> Table {
             table: config.table.clone(),
             bridge: config.bridge.clone(),
             cluster: of_family(&cluster.cluster_cidrs),
-            tunnel: cluster.backend.tunnels().then_some(crate::overlay::engine::PORT),
+            tunnel: cluster.backend.tunnels().then_some(cluster.overlay.vxlan_port),
             service,
         },
         state: State::default(),

@@ -117,6 +117,8 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         left_out: tokio::sync::watch::Sender::default(),
         addresses_held: true,
         interface: None,
+        external_addresses: Vec::new(),
+        cni_list: None,
         table: "kube-lite".into(),
         bridge: "cni0".into(),
         pod_cidrs: blocks(&["10.42.0.0/24", "fd00:42::/64"]),

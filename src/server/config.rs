@@ -61,6 +61,10 @@ pub struct Config {
     pub etcd_quota: u64,
     /// Address at which pods and nodes reach the API.
     pub advertise: IpAddr,
+    /// Port at which pods and nodes reach the API, if it is not the one of the listener.
+    pub advertise_port: Option<u16>,
+    /// Address at which the other members of the store reach this one.
+    pub peer_address: IpAddr,
     /// Additional names and addresses of the serving certificate.
     pub tls_san: Vec<String>,
     /// First and last node port.
@@ -280,20 +284,27 @@ fn cluster_settings(
     args: &ServerArgs,
     ranges: AddressRanges,
     cluster_dns: Vec<IpAddr>,
-    (backend, advertise): (Option<settings::Backend>, IpAddr),
+    machine: &Machine,
 ) -> ClusterSettings {
     let mut settings = ClusterSettings {
         cluster_cidrs: ranges.pods,
         service_cidrs: ranges.services,
         cluster_dns,
         cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
-        backend: backend.unwrap_or_default(),
         external_cloud: args.cloud.disable_cloud_controller,
-        servers: vec![SocketAddr::new(advertise, args.https_listen_port).to_string()],
         ..ClusterSettings::default()
     };
     args.cluster.apply(&mut settings);
+    machine.apply_overlay(&mut settings);
     settings
+}
+
+/// The first external address of the node in the family of Service `kubernetes`: endpoints of
+/// another family are not published.
+fn first_external(machine: &Machine, cluster: &ClusterSettings) -> Option<IpAddr> {
+    let family = cluster.service_cidrs.first().map(settings::Cidr::family);
+    let mut external = machine.args.addresses.node_external_ip.iter().copied();
+    external.find(|ip| Some(settings::Family::of(*ip)) == family)
 }
 
 /// The administrator's kubeconfig: its path and mode.
@@ -314,6 +325,21 @@ fn join_secrets(args: &ServerArgs, joins: bool) -> Result<[Option<Secret>; 2], C
 }
 
 impl Config {
+    /// The port at which pods and nodes reach the API, whose listener has the port `bound`.
+    pub(crate) fn advertised_port(&self, bound: u16) -> u16 {
+        self.advertise_port.unwrap_or(bound)
+    }
+
+    /// The settings that nodes receive from this server, whose listener has the port `bound`.
+    pub(crate) fn settings_for_nodes(&self, bound: u16) -> ClusterSettings {
+        let port = self.advertised_port(bound);
+        ClusterSettings {
+            servers: vec![SocketAddr::new(self.advertise, port).to_string()],
+            listen_port: (port != bound).then_some(bound),
+            ..self.cluster.clone()
+        }
+    }
+
     /// Checks the flags.
     ///
     /// # Errors
@@ -342,12 +368,16 @@ impl Config {
         if is_disabled("local-storage") {
             components.disabled_controllers.push("local-path-provisioner".into());
         }
-        let advertise = args.advertise_address.unwrap_or(machine.ip());
+        let cluster = cluster_settings(&args, ranges, cluster_dns, &machine);
+        machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
+        let external = first_external(&machine, &cluster);
+        let peer_address = args.advertise_address.unwrap_or(machine.ip());
+        let advertise = args.advertise_address.or(external).unwrap_or(peer_address);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);
         let node_ports = node_ports(&args.service_node_port_range)?;
         let [token, agent_token] = join_secrets(&args, join.is_some())?;
         Ok(Self {
-            cluster: cluster_settings(&args, ranges, cluster_dns, (machine.backend, advertise)),
+            cluster,
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
             etcd_listen: args.etcd_listen.clone(),
             etcd_listen_plain: args.etcd_listen_plain,
@@ -355,6 +385,9 @@ impl Config {
             datastore,
             etcd_quota: quota.map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),
             advertise,
+            // k3s's default is 0, which means the port of the listener.
+            advertise_port: args.advertise.advertise_port.filter(|port| *port != 0),
+            peer_address,
             tls_san: args.tls_san.clone(),
             node_ports,
             kubeconfig: kubeconfig(&args, locations, mode),

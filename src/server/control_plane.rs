@@ -12,6 +12,7 @@ use store::{Backend, Members};
 
 use crate::certificates::CaRotation;
 use crate::error_catalogue::CommandError;
+use crate::peer_servers::PeerServers;
 use crate::secrets_encrypt::SecretsEncryption;
 use crate::server::config::Config;
 use crate::server::kubeconfig::KubeconfigLock;
@@ -29,6 +30,8 @@ pub(crate) struct ControlPlane {
     pub(crate) store: Arc<dyn Backend>,
     /// Members of the embedded store.
     pub(crate) members: Arc<Members>,
+    /// The other servers.
+    pub(crate) peer_servers: PeerServers,
     /// What the bootstrap objects say about this server.
     pub(crate) published: Bootstrapped,
     /// The bound address of the API.
@@ -116,6 +119,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         certs,
         store: store.backend,
         members: store.members,
+        peer_servers: store.peer_servers,
         published,
         address,
         joins,

@@ -125,7 +125,7 @@ fn start_controllers(
         quota_usage: apiserver::admission::quota::total_usage,
         fast_loss: config.fast_node_loss.then(|| {
             let (_, unreachable) = config.toleration_seconds;
-            fast_loss::start(plane.tunnels.presences(), config.advertise, unreachable, tasks)
+            fast_loss::start(plane.tunnels.presences(), config.peer_address, unreachable, tasks)
         }),
         tuning: config.tuning.clone(),
         disabled: config.disabled_controllers.clone(),

@@ -1,11 +1,12 @@
 //! This server as a member of the store: connections to other members, answers to them, and what
 //! the leader does for them.
 
+mod advertised;
 pub(crate) mod join;
 pub(crate) mod leadership;
 pub(crate) mod nodes;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -59,6 +60,7 @@ struct MemberPeerService {
     members: Arc<Members>,
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
+    advertise: IpAddr,
 }
 
 impl PeerService for MemberPeerService {
@@ -67,6 +69,7 @@ impl PeerService for MemberPeerService {
             store: self.members.accept_connection(),
             keys: Arc::clone(&self.keys),
             data_dir: self.data_dir.clone(),
+            advertise: self.advertise,
         })
     }
 }
@@ -76,6 +79,7 @@ struct PeerSession {
     store: PeerConnection,
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
+    advertise: IpAddr,
 }
 
 #[async_trait]
@@ -85,6 +89,9 @@ impl PeerHandler for PeerSession {
     }
 
     async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
+        if let Some(reply) = advertised::handle_message(self.advertise, message) {
+            return reply;
+        }
         match crate::certificates::peers::handle_message(&self.data_dir, message).await {
             Some(reply) => reply,
             None => self.keys.handle_message(message).await,
@@ -107,7 +114,7 @@ pub(crate) fn member_options(
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.error(e))?;
     let calls = Arc::new(PeerClient::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
-    let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
+    let address = SocketAddr::new(config.peer_address, config.peer_port).to_string();
     let transport = Arc::new(PeerTransport(Arc::clone(&calls)));
     Ok((MemberOptions { address, transport, join: joins }, calls))
 }
@@ -119,6 +126,7 @@ pub(crate) struct PeerListener {
     members: Arc<Members>,
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
+    advertise: IpAddr,
     tasks: Tasks,
     bound: OnceLock<()>,
     /// One attempt at a time.
@@ -146,6 +154,7 @@ impl PeerListener {
             members: Arc::clone(members),
             keys: Arc::clone(keys),
             data_dir: config.machine.data_dir.clone(),
+            advertise: config.advertise,
             tasks: tasks.clone(),
             bound: OnceLock::new(),
             binding: tokio::sync::Mutex::default(),
@@ -169,6 +178,7 @@ impl PeerListener {
             members: Arc::clone(&self.members),
             keys: Arc::clone(&self.keys),
             data_dir: self.data_dir.clone(),
+            advertise: self.advertise,
         });
         let serving = peers::serve(
             listener,

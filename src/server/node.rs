@@ -19,9 +19,11 @@ pub(crate) fn tls(
     plane: &ControlPlane,
 ) -> Result<(Arc<rustls::ServerConfig>, NodeCert), CommandError> {
     let (machine, directory) = (&config.machine, config.machine.directory());
+    let (name, ips, additional) =
+        (&machine.node_name, &machine.node_ips, machine.additional_names());
     let certs = plane
         .certs
-        .ensure_node(&directory, &machine.node_name, &machine.node_ips, base::pki::now())
+        .ensure_node(&directory, name, ips, &additional, base::pki::now())
         .map_err(|e| DATA_DIR.error(e))?;
     let serving = LiveCert::new(&certs.serving).map_err(|e| DATA_DIR.error(e))?;
     let not_after = certs.serving.not_after.into();

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Status;
+use api::validation::names::dns1123_subdomain;
 use apiserver::{ApiServer, User};
 use axum::body::Body;
 use base::pki;
 use client::{Client, Informers};
-use cluster::certs::ServerCerts;
+use cluster::certs::{AdditionalNames, ServerCerts};
 use cluster::join::servers::{AddMemberResponse, SharedFiles};
 use cluster::join::{self, JoinRequest, JoinResponse, reason};
 use cluster::token::files::TokenFiles;
@@ -132,8 +133,9 @@ impl JoinService {
     ) -> Result<JoinResponse, Status> {
         let from = sender.from;
         let (_slot, requester) = self.admit(sender, request.headers()).await?;
-        let ask: JoinRequest = read_request(request).await?;
+        let mut ask: JoinRequest = read_request(request).await?;
         self.check_request(from, &requester, &ask)?;
+        self.keep_free_names(from, &mut ask).await?;
         let password: Secret = ask.node_password.parse().unwrap_or_else(|never| match never {});
         claims::claim(&self.client, &ask.node_name, &password).await.inspect_err(|status| {
             if status.reason == reason::NAME_TAKEN {
@@ -272,6 +274,37 @@ impl JoinService {
         })
     }
 
+    /// Removes the additional names that belong to a server, to a Service or to another node: with
+    /// these in its certificate the node could impersonate them. Machines behind one NAT may share
+    /// an external address, so this is no reason to reject the node.
+    async fn keep_free_names(&self, from: IpAddr, ask: &mut JoinRequest) -> Result<(), Status> {
+        let certs = &self.settings.certs;
+        let same_machine = from.is_loopback() || certs.is_server_address(from);
+        let node = ask.node_name.clone();
+        let services = &self.settings.cluster.service_cidrs;
+        ask.additional.addresses.retain(|ip| {
+            let is_free = !(services.iter().any(|cidr| cidr.contains(*ip))
+                || (certs.is_server_address(*ip) && !same_machine));
+            if !is_free {
+                tracing::warn!(node, %ip, "joins: an external address of a node belongs to a server or Service, its certificate does not contain it");
+            }
+            is_free
+        });
+        for name in std::mem::take(&mut ask.additional.dns) {
+            let is_servers = certs.is_server_name(&name) && !same_machine;
+            if !is_servers && (name == node || !claims::is_taken(&self.client, &name).await?) {
+                ask.additional.dns.push(name);
+                continue;
+            }
+            tracing::warn!(
+                node,
+                name,
+                "joins: a DNS name of a node belongs to a server or another node, its certificate does not contain it"
+            );
+        }
+        Ok(())
+    }
+
     /// Checks version, name, password and addresses of a node.
     fn check_request(
         &self,
@@ -299,6 +332,9 @@ impl JoinService {
         if ask.addresses.is_empty() || ask.addresses.len() > ADDRESSES_MAX {
             return bad(format!("a node has one to {ADDRESSES_MAX} addresses"));
         }
+        if let Some(why) = invalid_names(&ask.additional) {
+            return bad(why);
+        }
         // With the name or an address of a server in its certificate a node could impersonate the
         // server. A node on the machine of a server shares them.
         let same_machine = from.is_loopback() || certs.is_server_address(from);
@@ -318,6 +354,20 @@ impl JoinService {
         }
         Ok(())
     }
+}
+
+/// Why additional names of a node cannot be in a certificate; `None` if they can.
+fn invalid_names(names: &AdditionalNames) -> Option<String> {
+    if names.addresses.len() > ADDRESSES_MAX || names.dns.len() > ADDRESSES_MAX {
+        let limit = ADDRESSES_MAX;
+        return Some(format!("a node has at most {limit} external addresses and DNS names"));
+    }
+    let is_special = |ip: &&IpAddr| ip.is_unspecified() || ip.is_multicast() || ip.is_loopback();
+    if let Some(ip) = names.addresses.iter().find(is_special) {
+        return Some(format!("{ip} cannot be an external address of a node"));
+    }
+    let wrong = names.dns.iter().find(|name| !dns1123_subdomain(name).is_empty())?;
+    Some(format!("{wrong:?} is not a DNS name"))
 }
 
 /// Rejects a request about servers that has not the token of servers.

@@ -86,7 +86,8 @@ impl ServerCertificates {
         }
         if let Some((node, addresses)) = &self.node {
             let (name, ips) = (&self.config.machine.node_name, addresses.borrow().clone());
-            let certs = self.certs.ensure_node(&node.directory, name, &ips, now);
+            let additional = self.config.machine.additional_names();
+            let certs = self.certs.ensure_node(&node.directory, name, &ips, &additional, now);
             let serving = certs.map_err(RenewalError::new)?.serving;
             node.live.set(&serving).map_err(RenewalError::new)?;
             node.not_after.store(serving.not_after, Ordering::Relaxed);

@@ -41,7 +41,11 @@ pub(crate) fn serve(
         store: Arc::clone(&plane.store),
         members: Arc::clone(&plane.members),
         server: plane.server.clone(),
-        api: format!("https://{}:{}", config.advertise, plane.address.port()),
+        api: format!(
+            "https://{}:{}",
+            config.advertise,
+            config.advertised_port(plane.address.port())
+        ),
         node: own.map(|client| OwnNode {
             name: machine.node_name.clone(),
             client,

@@ -3,6 +3,7 @@
 
 pub mod addr;
 mod backend;
+mod overlay;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use addr::{BadCidr, Cidr, Family};
 pub use backend::{Backend, BadBackend};
+pub use overlay::{OverlaySettings, vxlan_link_prefix};
 
 /// The settings of a cluster. A server has them from its flags; an agent receives them when it
 /// joins and stores them for starts without a server.
@@ -35,6 +37,13 @@ pub struct ClusterSettings {
     /// The overlay backend, unless a node's own flag overrides it.
     #[serde(default)]
     pub backend: Backend,
+    /// The overlay's links, unless a node's own `--flannel-conf` overrides them.
+    #[serde(default, skip_serializing_if = "OverlaySettings::is_default")]
+    pub overlay: OverlaySettings,
+    /// Whether nodes reach each other in the overlay by their external addresses
+    /// (`--flannel-external-ip`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external_overlay: bool,
     /// Whether an external cloud controller initializes the nodes (`--disable-cloud-controller`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external_cloud: bool,
@@ -50,6 +59,9 @@ pub struct ClusterSettings {
     /// Addresses of the servers' API, `host:port`.
     #[serde(default)]
     pub servers: Vec<String>,
+    /// The port on which servers listen, if it is not the advertised one in `servers`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_port: Option<u16>,
 }
 
 /// Settings without ranges, DNS and servers, in which all components are enabled. The default of a
@@ -64,11 +76,14 @@ impl Default for ClusterSettings {
             proxy: true,
             network_policies: true,
             backend: Backend::default(),
+            overlay: OverlaySettings::default(),
+            external_overlay: false,
             external_cloud: false,
             pod_mtu: None,
             embedded_registry: false,
             system_default_registry: None,
             servers: Vec::new(),
+            listen_port: None,
         }
     }
 }
@@ -76,6 +91,7 @@ impl Default for ClusterSettings {
 impl ClusterSettings {
     /// The names of the fields that differ, in the words of log messages. `servers` is not
     /// compared: a running node applies its changes, while all other fields need a restart.
+    /// `listen_port` concerns the rules of `--profile=hardened` only, and servers may differ in it.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let all = [
             ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
@@ -85,6 +101,8 @@ impl ClusterSettings {
             ("service proxy", self.proxy != other.proxy),
             ("network policies", self.network_policies != other.network_policies),
             ("overlay", self.backend != other.backend),
+            ("links of the overlay", self.overlay != other.overlay),
+            ("addresses of the overlay", self.external_overlay != other.external_overlay),
             ("cloud controller", self.external_cloud != other.external_cloud),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
@@ -96,10 +114,11 @@ impl ClusterSettings {
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// Ports of the servers whose address is an IP address; those with a host name are left out.
+    /// The advertised ports of the servers whose address is an IP address, without those with a
+    /// host name, and the port on which they listen.
     pub fn api_ports(&self) -> Vec<u16> {
         let addresses = self.servers.iter().filter_map(|server| server.parse::<SocketAddr>().ok());
-        addresses.map(|address| address.port()).collect()
+        addresses.map(|address| address.port()).chain(self.listen_port).collect()
     }
 
     /// The address families of pods, IPv4 first.
@@ -151,6 +170,17 @@ mod tests {
         let text = serde_json::to_string(&narrow).unwrap();
         assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), narrow);
         assert_eq!(settings.differences(&narrow), ["MTU of pods"]);
+        let vxlan = ClusterSettings {
+            overlay: OverlaySettings { vxlan_port: 4789, ..OverlaySettings::default() },
+            external_overlay: true,
+            listen_port: Some(7443),
+            ..settings.clone()
+        };
+        let text = serde_json::to_string(&vxlan).unwrap();
+        assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), vxlan);
+        let differences = settings.differences(&vxlan);
+        assert_eq!(differences, ["links of the overlay", "addresses of the overlay"]);
+        assert_eq!(vxlan.api_ports(), [6443, 7443]);
         let shared = ClusterSettings {
             embedded_registry: true,
             system_default_registry: Some("r.io:5000".into()),

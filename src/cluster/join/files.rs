@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use settings::ClusterSettings;
 
 use super::{JoinResponse, Keys, LeafError, Machine, ServerAddress, leaf};
+use crate::certs::AdditionalNames;
 use crate::password;
 use crate::token::Secret;
 
@@ -28,6 +29,8 @@ pub struct Joined {
     pub server: String,
     /// The addresses in its serving certificate.
     pub addresses: Vec<IpAddr>,
+    /// The further names that were requested for it.
+    pub additional: AdditionalNames,
     /// The settings of the cluster.
     pub settings: ClusterSettings,
     /// PEM of the CA of servers.
@@ -48,6 +51,8 @@ struct Record {
     node_name: String,
     server: String,
     addresses: Vec<IpAddr>,
+    #[serde(default, skip_serializing_if = "AdditionalNames::is_empty")]
+    additional: AdditionalNames,
     #[serde(rename = "facts")]
     settings: ClusterSettings,
 }
@@ -87,6 +92,7 @@ impl Joined {
             node_name: machine.name.clone(),
             server: server.to_string(),
             addresses: machine.addresses.clone(),
+            additional: machine.additional.clone(),
             kubelet_client: leaf(&answer.kubelet_client, &keys.kubelet_client)?,
             kubelet_serving: leaf(&answer.kubelet_serving, &keys.kubelet_serving)?,
             proxy_client: leaf(&answer.proxy_client, &keys.proxy_client)?,
@@ -124,6 +130,7 @@ impl Joined {
             node_name: record.node_name,
             server: record.server,
             addresses: record.addresses,
+            additional: record.additional,
             settings: record.settings,
             server_ca: ca("server-ca.crt")?,
             client_ca: ca("client-ca.crt")?,
@@ -162,6 +169,7 @@ impl Joined {
             node_name: self.node_name.clone(),
             server: self.server.clone(),
             addresses: self.addresses.clone(),
+            additional: self.additional.clone(),
             settings: self.settings.clone(),
         };
         let text = serde_json::to_string_pretty(&record)

@@ -24,6 +24,10 @@ fn machine() -> Machine {
         name: "edge2".into(),
         password: crate::password::new(),
         addresses: vec!["192.0.2.7".parse().unwrap()],
+        additional: AdditionalNames {
+            addresses: vec!["203.0.113.7".parse().unwrap()],
+            dns: vec!["edge2.example.com".into()],
+        },
         version: "v1.37.1".into(),
     }
 }
@@ -60,6 +64,10 @@ fn joined_machine_is_stored_and_loaded() {
     joined.store(&agent).unwrap();
     let read = Joined::load(&agent).unwrap().unwrap();
     assert_eq!((read.settings, read.node_name.as_str()), (settings(), "edge2"));
+    assert_eq!(
+        (read.addresses, read.additional),
+        (machine.addresses.clone(), machine.additional.clone())
+    );
     assert_eq!(read.kubelet_client.cert_pem, joined.kubelet_client.cert_pem);
     assert!(!joined.is_due(pki::now()));
     let other = Keys::generate().unwrap();

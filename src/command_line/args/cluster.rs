@@ -3,7 +3,7 @@
 use clap::Args;
 use settings::ClusterSettings;
 
-use super::RegistryArgs;
+use super::{FlannelClusterArgs, RegistryArgs};
 
 /// Flags that set a field of [`ClusterSettings`].
 #[derive(Debug, Args, Clone)]
@@ -22,6 +22,8 @@ pub struct ClusterArgs {
         value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub pod_mtu: Option<u32>,
     #[command(flatten)]
+    pub flannel: FlannelClusterArgs,
+    #[command(flatten)]
     pub registry: RegistryArgs,
 }
 
@@ -31,6 +33,7 @@ impl ClusterArgs {
         settings.proxy = !self.disable_kube_proxy;
         settings.network_policies = !self.disable_network_policy;
         settings.pod_mtu = self.pod_mtu;
+        settings.external_overlay = self.flannel.flannel_external_ip;
         self.registry.apply(settings);
     }
 }

@@ -77,6 +77,8 @@ pub struct NodeArgs {
     /// Network interface for traffic between nodes [default: the one with the node's address]
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub flannel_iface: Option<String>,
+    #[command(flatten)]
+    pub flannel: super::FlannelArgs,
     /// Mirrors, credentials and certificates of registries, in the format of k3s; reloaded when it
     /// changes
     #[arg(

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::PluginList;
 use crate::config::{Config, Error};
 
 /// The plugin's name: file in the plugin directory and `type` in the configuration.
-const PLUGIN: &str = "kube-lite";
+pub(super) const PLUGIN: &str = "kube-lite";
 /// Found before the files of other networks, which sort later.
 const FILE: &str = "10-kube-lite.conflist";
 
@@ -58,6 +59,17 @@ fn uninstall_as(config: &Config, executable: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Warns about plugins of the user's list whose programs are not installed; they may be later.
+fn report_missing_plugins(config: &Config) {
+    for name in config.cni_list.iter().flat_map(PluginList::other_plugins) {
+        let path = config.cni_bin_dir.join(name);
+        if std::fs::metadata(&path).is_err() {
+            tracing::warn!(plugin = name, path = %path.display(),
+                "cni: a plugin of --flannel-cni-conf is not installed, pods do not start without it");
+        }
+    }
+}
+
 fn install_as(config: &Config, executable: &Path) -> Result<(), Error> {
     let named =
         |path: &Path| Error::io(format!("cannot install the CNI plugin as {}", path.display()));
@@ -72,15 +84,19 @@ fn install_as(config: &Config, executable: &Path) -> Result<(), Error> {
     if std::fs::metadata(&loopback).is_err() {
         point(executable, &loopback).map_err(named(&loopback))?;
     }
-    let list = json!({
-        "cniVersion": "1.0.0",
-        "name": PLUGIN,
-        "plugins": [{
-            "type": PLUGIN,
-            "socket": config.socket,
-            "capabilities": {"portMappings": true, "bandwidth": true},
-        }],
-    });
+    let list = match &config.cni_list {
+        Some(list) => list.with_socket(&config.socket),
+        None => json!({
+            "cniVersion": "1.0.0",
+            "name": PLUGIN,
+            "plugins": [{
+                "type": PLUGIN,
+                "socket": config.socket,
+                "capabilities": {"portMappings": true, "bandwidth": true},
+            }],
+        }),
+    };
+    report_missing_plugins(config);
     let path = config.cni_conf_dir.join(FILE);
     let mut text = serde_json::to_vec_pretty(&list).unwrap_or_default();
     text.push(b'\n');

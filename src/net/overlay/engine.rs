@@ -9,21 +9,18 @@ use std::path::PathBuf;
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::address::Address;
-use crate::netlink::link::Mac;
+use crate::netlink::link::{Link, Mac};
 use crate::netlink::vxlan::Vxlan;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::address::{self, Machine};
 use crate::overlay::guard::Guard;
-use crate::overlay::kernel::{self, Done, Tunnel, link_name};
-use crate::overlay::peer::{Ends, Peer, VNI};
+use crate::overlay::kernel::{self, Done, Tunnel};
+use crate::overlay::peer::{Ends, Peer};
 use crate::overlay::plan::{DesiredState, NextHop, Own, Problem, Underlay, members, plan};
 use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 use settings::Backend;
 use settings::addr::{Cidr, Family};
-
-/// UDP port of flannel's VXLAN, which is also Linux's default.
-pub(crate) const PORT: u16 = 8472;
 
 /// The hardware address of a node's ends: the same after every start, so that peers' entries stay
 /// right. Locally administered, and not a group's.
@@ -122,7 +119,11 @@ impl Engine {
     /// What other nodes are to know of this node's ends, once they are there.
     pub(crate) fn ends(&self, outcome: &Outcome) -> Option<Ends> {
         let there = outcome.key.is_some() || !self.config.cluster.backend.encrypts();
-        there.then_some(Ends { mac: self.mac, key: outcome.key })
+        there.then_some(Ends {
+            mac: self.mac,
+            vni: self.config.cluster.overlay.vni,
+            key: outcome.key,
+        })
     }
 
     /// One pass.
@@ -136,16 +137,19 @@ impl Engine {
         outcome.addresses = if self.config.addresses_held {
             now
         } else {
-            let of = |family| [link_name(family), wireguard::link_name(family)];
-            let mut ours = Family::ALL.map(of).concat();
+            let vxlan =
+                Family::ALL.map(|f| kernel::own_links(&machine.links, f, &self.mac)).concat();
+            let mut ours: Vec<&str> = vxlan.iter().map(|link| link.name.as_str()).collect();
+            ours.extend(Family::ALL.map(wireguard::link_name));
             ours.push(&self.config.bridge);
             let present = machine.candidates(&ours);
             address::choose(&now, &self.families, &present, address::of_default_route)
         };
         for family in Family::ALL {
             let (table, bridge) = (&self.config.table, &self.config.bridge);
+            let port = self.config.cluster.overlay.vxlan_port;
             let guard = self.guards.remove(&family);
-            let mut guard = guard.unwrap_or_else(|| Guard::new(family, table, bridge));
+            let mut guard = guard.unwrap_or_else(|| Guard::new(family, table, bridge, port));
             let done = self.guarded(&mut guard, family, &machine, view, &mut outcome);
             self.guards.insert(family, guard);
             if let Err(error) = done {
@@ -187,7 +191,8 @@ impl Engine {
             self.family(family, machine, view, outcome)?;
         } else {
             wireguard::remove(&mut self.socket, family, &mut Done::default())?;
-            kernel::remove(&mut self.socket, family, &self.mac)?;
+            let own = kernel::own_links(&machine.links, family, &self.mac);
+            kernel::remove(&mut self.socket, family, &own)?;
         }
         if !guarded {
             guard.remove(&mut self.netfilter).map_err(io::Error::other)?;
@@ -206,7 +211,8 @@ impl Engine {
         outcome: &mut Outcome,
     ) -> io::Result<()> {
         let interface = self.config.interface.as_deref();
-        let underlay = match machine.underlay(family, interface, &outcome.addresses) {
+        let overlay = self.config.cluster.overlay.clone();
+        let mut underlay = match machine.underlay(family, interface, &outcome.addresses) {
             Ok(underlay) => underlay,
             Err(error) => {
                 // The kernel's state is left as it is: the address may come back.
@@ -215,6 +221,7 @@ impl Engine {
                 return Ok(());
             }
         };
+        underlay.mtu = overlay.link_mtu.unwrap_or(underlay.mtu);
         let published = self.publish_underlay(&underlay, family, view, outcome);
         let of_family = |list: &[Cidr]| -> Vec<Cidr> {
             list.iter().copied().filter(|b| b.family() == family).collect()
@@ -227,6 +234,7 @@ impl Engine {
             family,
             mtu: underlay.mtu.saturating_sub(self.config.cluster.backend.overhead_over(family)),
             address: first.first(),
+            port: overlay.wireguard_port(family),
         };
         let standing = match &mut self.wire {
             Some(wire) => Some(wire.ensure(&mut self.socket, &end, &mut done)?),
@@ -241,6 +249,7 @@ impl Engine {
             cluster: &cluster,
             underlay: &underlay,
             key: outcome.key,
+            wireguard_port: end.port,
         };
         let none = BTreeMap::new();
         let before = self.holders.get(&family).unwrap_or(&none);
@@ -248,19 +257,21 @@ impl Engine {
         outcome.problems.extend(wanted.problems.iter().cloned());
         self.note_spoiled(family, view, outcome);
         let ready = (&wanted, view.complete);
+        let own_links = kernel::own_links(&machine.links, family, &self.mac);
         match (&mut self.wire, &standing) {
             (Some(wire), Some(standing)) => {
                 // A node that publishes an address other than its own is behind a NAT.
                 let behind = published != underlay.address;
-                let keepalive = if behind { KEEPALIVE } else { 0 };
-                let to = (&end, standing, &self.mac);
+                let default = if behind { KEEPALIVE } else { 0 };
+                let keepalive = overlay.wireguard_keepalive.unwrap_or(default);
+                let to = (&end, standing, own_links.as_slice());
                 let socket = &mut self.socket;
                 wire.apply(socket, to, &cluster, keepalive, ready, &mut done)?;
                 outcome.links.insert(standing.index);
             }
             _ => {
                 let tunnel = self.tunnel(&end, &underlay);
-                let applied = self.apply(family, tunnel.as_ref(), &underlay, ready)?;
+                let applied = self.apply(family, tunnel.as_ref(), &underlay, &own_links, ready)?;
                 done.changes += applied.changes;
                 outcome.links.extend(applied.index);
             }
@@ -272,7 +283,8 @@ impl Engine {
     }
 
     /// Adds the link to other nodes to the outcome. Returns the address that other nodes send to:
-    /// the one that the user sets in the annotation, or else that of the link.
+    /// the external one with `--flannel-external-ip`, the one that the user sets in the annotation,
+    /// or else that of the link.
     fn publish_underlay(
         &self,
         underlay: &Underlay,
@@ -282,7 +294,8 @@ impl Engine {
     ) -> IpAddr {
         let own = view.peers.iter().find(|p| p.name == self.config.node_name);
         let overwrite = own.and_then(|p| p.overwrite.iter().find(|ip| Family::of(**ip) == family));
-        let published = overwrite.copied().unwrap_or(underlay.address);
+        let external = self.config.external_addresses.iter().find(|ip| Family::of(**ip) == family);
+        let published = external.or(overwrite).copied().unwrap_or(underlay.address);
         outcome.published.push(published);
         outcome.links.insert(underlay.index);
         outcome.mtu = Some(outcome.mtu.map_or(underlay.mtu, |mtu| mtu.min(underlay.mtu)));
@@ -304,15 +317,22 @@ impl Engine {
         }
         if let Some(node) = self.spoiled.get(&family) {
             let file = spoiled_path(&self.config, family).display().to_string();
-            let (node, link) = (node.clone(), link_name(family));
+            let (node, link) = (node.clone(), self.config.cluster.overlay.vxlan_link(family));
             outcome.problems.insert(Problem::Spoiled { family, node, link, file });
         }
     }
 
     fn tunnel(&self, end: &End, underlay: &Underlay) -> Option<Tunnel> {
+        let overlay = &self.config.cluster.overlay;
         self.config.cluster.backend.tunnels().then(|| Tunnel {
+            name: overlay.vxlan_link(end.family),
             family: end.family,
-            vxlan: Vxlan { vni: VNI, port: PORT, device: underlay.index, local: underlay.address },
+            vxlan: Vxlan {
+                vni: overlay.vni,
+                port: overlay.vxlan_port,
+                device: underlay.index,
+                local: underlay.address,
+            },
             plain: self.spoiled.contains_key(&end.family),
             mac: self.mac,
             mtu: end.mtu,
@@ -325,11 +345,12 @@ impl Engine {
         family: Family,
         tunnel: Option<&Tunnel>,
         underlay: &Underlay,
+        own: &[Link],
         wanted: (&DesiredState, bool),
     ) -> io::Result<kernel::Done> {
         let device = Some(underlay.index);
         let socket = &mut self.socket;
-        let mut done = kernel::apply(socket, family, tunnel, &self.mac, device, wanted)?;
+        let mut done = kernel::apply(socket, family, tunnel, own, device, wanted)?;
         if wanted.1 {
             wireguard::remove(socket, family, &mut done)?;
         }

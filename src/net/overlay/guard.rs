@@ -8,7 +8,6 @@ use crate::netlink::Socket;
 use crate::nft::expr::{Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook, dump_elements, has_table};
-use crate::overlay::engine::PORT;
 use settings::addr::{Family, from_octets, octets};
 
 /// The table has the name of the node's tables with this suffix.
@@ -29,6 +28,8 @@ pub(crate) struct Guard {
     table: String,
     /// The bridge of this node's pods.
     bridge: String,
+    /// The UDP port of the overlay.
+    port: u16,
     /// This process has written the table; otherwise another version may have left it.
     is_current: bool,
 }
@@ -39,9 +40,9 @@ fn elements<'a>(nodes: impl IntoIterator<Item = &'a IpAddr>) -> Vec<Element> {
 }
 
 impl Guard {
-    pub(crate) fn new(family: Family, table: &str, bridge: &str) -> Self {
+    pub(crate) fn new(family: Family, table: &str, bridge: &str, port: u16) -> Self {
         let table = format!("{table}{TABLE_SUFFIX}");
-        Self { family, table, bridge: bridge.to_owned(), is_current: false }
+        Self { family, table, bridge: bridge.to_owned(), port, is_current: false }
     }
 
     /// Returns the nodes in the set; none if the table is missing.
@@ -103,8 +104,8 @@ impl Guard {
         batch.add_set(&Set::of(NODES, &[Field::Address(f)]));
         batch.add_elements(NODES, nodes);
         let hook = |number| Some(Hook { kind: "filter", number, priority: PRIORITY });
-        let to_port =
-            || Rule::new().only_protocol(UDP).port(0).compare(0, true, &PORT.to_be_bytes());
+        let port = self.port.to_be_bytes();
+        let to_port = || Rule::new().only_protocol(UDP).port(0).compare(0, true, &port);
         // The input hook sees reassembled packets, so fragments cannot evade the match of the port.
         batch.add_chain("input", hook(1));
         let not_a_node = to_port().source(0, f).lookup_absent(NODES, 0);

@@ -7,27 +7,22 @@ use std::net::IpAddr;
 use crate::host::sysctl;
 use crate::netlink::Socket;
 use crate::netlink::ethtool::{CHECKSUMS, Ethtool};
-use crate::netlink::link::Mac;
+use crate::netlink::link::{Link, Mac};
 use crate::netlink::route::Route;
 use crate::netlink::vxlan::Vxlan;
 use crate::overlay::plan::{DesiredState, NextHop};
 use settings::addr::Family;
+use settings::vxlan_link_prefix;
 
 /// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this
 /// number.
 pub(crate) const PROTOCOL: u8 = 108;
 
-/// The names of flannel's links.
-pub(crate) fn link_name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "flannel.1",
-        Family::V6 => "flannel-v6.1",
-    }
-}
-
 /// This node's end of the VXLAN of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tunnel {
+    /// The name of the link.
+    pub(crate) name: String,
     pub(crate) family: Family,
     pub(crate) vxlan: Vxlan,
     pub(crate) mac: Mac,
@@ -52,7 +47,7 @@ pub(crate) fn worded(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> 
 }
 
 fn make(socket: &mut Socket, tunnel: &Tunnel) -> io::Result<u32> {
-    let name = link_name(tunnel.family);
+    let name = tunnel.name.as_str();
     let made = socket.add_vxlan(name, tunnel.mtu, &tunnel.mac, &tunnel.vxlan);
     made.map_err(|e| match e.raw_os_error() {
         Some(n) if n == nix::errno::Errno::EOPNOTSUPP as i32 => io::Error::other(format!(
@@ -70,7 +65,7 @@ fn make(socket: &mut Socket, tunnel: &Tunnel) -> io::Result<u32> {
 }
 
 fn ensure_link(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
-    let name = link_name(tunnel.family);
+    let name = tunnel.name.as_str();
     let want = &tunnel.vxlan;
     match socket.vxlan(name)? {
         Some((link, Some(now)))
@@ -134,7 +129,7 @@ fn ensure_plain(name: &str, done: &mut Done) -> io::Result<()> {
 
 fn ensure_tunnel(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
     let index = ensure_link(socket, tunnel, done)?;
-    let name = link_name(tunnel.family);
+    let name = tunnel.name.as_str();
     settings(tunnel.family, name)?;
     if tunnel.plain {
         let switched = ensure_plain(name, done);
@@ -214,21 +209,22 @@ fn remove_entries(
     Ok(())
 }
 
-/// Applies one family: `device` carries direct routes. Entries come before the routes that need
-/// them and go after them, so that no packet of a running connection is lost. Without `complete`
-/// nothing is taken away: not all nodes are known yet.
+/// Applies one family: `own` are the VXLAN links of this program, and `device` carries direct
+/// routes. Entries come before the routes that need them and go after them, so that no packet of a
+/// running connection is lost. Without `complete` nothing is taken away: not all nodes are known
+/// yet.
 pub(crate) fn apply(
     socket: &mut Socket,
     family: Family,
     tunnel: Option<&Tunnel>,
-    mac: &Mac,
+    own: &[Link],
     device: Option<u32>,
     (wanted, complete): (&DesiredState, bool),
 ) -> io::Result<Done> {
     let mut done = Done::default();
     let index = match tunnel {
         Some(tunnel) => Some(ensure_tunnel(socket, tunnel, &mut done)?),
-        None => own_link(socket, family, mac)?,
+        None => own.first().map(|link| link.index),
     };
     if let (Some(index), Some(_)) = (index, tunnel) {
         entries(socket, family, index, wanted, &mut done)?;
@@ -245,14 +241,10 @@ pub(crate) fn apply(
     }
     apply_routes(socket, family, index, &routes, complete, &mut done)?;
     if complete {
-        match (index, tunnel) {
-            (Some(index), Some(_)) => remove_entries(socket, family, index, wanted, &mut done)?,
-            (Some(_), None) => {
-                socket.delete_link(link_name(family))?;
-                done.changes += 1;
-            }
-            _ => {}
+        if let (Some(index), Some(_)) = (index, tunnel) {
+            remove_entries(socket, family, index, wanted, &mut done)?;
         }
+        remove_links(socket, own, tunnel.map(|tunnel| tunnel.name.as_str()), &mut done)?;
     }
     done.index = index.filter(|_| tunnel.is_some());
     Ok(done)
@@ -285,13 +277,60 @@ pub(crate) fn apply_routes(
     Ok(())
 }
 
-/// The VXLAN's link if it is ours: another program's has another hardware address.
-pub(crate) fn own_link(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<Option<u32>> {
-    let found = socket.vxlan(link_name(family))?;
-    Ok(found.filter(|(link, vxlan)| vxlan.is_some() && link.mac == *mac).map(|(l, _)| l.index))
+/// The VXLAN links of a family that are ours, with any network identifier: another program's have
+/// another hardware address.
+pub(crate) fn own_links(links: &[Link], family: Family, mac: &Mac) -> Vec<Link> {
+    let prefix = vxlan_link_prefix(family);
+    let has_name =
+        |link: &&Link| link.name.strip_prefix(prefix).is_some_and(|vni| vni.parse::<u32>().is_ok());
+    links.iter().filter(has_name).filter(|link| link.mac == *mac).cloned().collect()
 }
 
-/// Takes away everything of a family that is ours.
-pub(crate) fn remove(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<()> {
-    apply(socket, family, None, mac, None, (&DesiredState::default(), true)).map(|_| ())
+/// Removes links of ours, except the one with the name `kept`.
+pub(crate) fn remove_links(
+    socket: &mut Socket,
+    own: &[Link],
+    kept: Option<&str>,
+    done: &mut Done,
+) -> io::Result<()> {
+    for link in own.iter().filter(|link| Some(link.name.as_str()) != kept) {
+        socket.delete_link(&link.name)?;
+        done.changes += 1;
+    }
+    Ok(())
+}
+
+/// Takes away everything of a family that is ours; `own` are its VXLAN links.
+pub(crate) fn remove(socket: &mut Socket, family: Family, own: &[Link]) -> io::Result<()> {
+    apply(socket, family, None, own, None, (&DesiredState::default(), true)).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_with_flannels_names_and_our_hardware_address_are_ours() {
+        let mac = [2, 0, 0, 0, 0, 1];
+        let link = |name: &str, mac: Mac| Link {
+            index: 1,
+            name: name.into(),
+            mac: mac.to_vec(),
+            mtu: 1450,
+            up: true,
+        };
+        let links = [
+            link("flannel.1", mac),
+            link("flannel.42", mac),
+            link("flannel.7", [2, 0, 0, 0, 0, 2]),
+            link("flannel-v6.1", mac),
+            link("flannel-wg", mac),
+            link("eth0", mac),
+        ];
+        let names = |family| -> Vec<String> {
+            own_links(&links, family, &mac).into_iter().map(|l| l.name).collect()
+        };
+        assert_eq!(names(Family::V4), ["flannel.1", "flannel.42"]);
+        assert_eq!(names(Family::V6), ["flannel-v6.1"]);
+    }
 }

@@ -11,9 +11,6 @@ use crate::netlink::wireguard::PublicKey;
 use settings::Backend;
 use settings::addr::{Cidr, Family};
 
-/// The VXLAN network identifier of flannel.
-pub(crate) const VNI: u32 = 1;
-
 const TYPE: &str = "flannel.alpha.coreos.com/backend-type";
 const MANAGER: &str = "flannel.alpha.coreos.com/kube-subnet-manager";
 
@@ -54,6 +51,8 @@ pub(crate) struct Face {
 pub(crate) struct Ends {
     /// Hardware address of its ends of the VXLAN.
     pub(crate) mac: Mac,
+    /// Network identifier of the VXLAN.
+    pub(crate) vni: u32,
     /// Key of its ends of WireGuard.
     pub(crate) key: Option<PublicKey>,
 }
@@ -154,8 +153,9 @@ fn is_host(ip: IpAddr) -> bool {
 }
 
 impl Peer {
-    /// Reads a Node; fields that make no sense count as absent.
-    pub(crate) fn read(node: &Object) -> Self {
+    /// Reads a Node; fields that make no sense count as absent, and so does the end of a VXLAN with
+    /// another network identifier than `vni`.
+    pub(crate) fn read(node: &Object, vni: u32) -> Self {
         let seen: NodeFields = serde_json::from_slice(node.raw()).unwrap_or_else(|error| {
             tracing::warn!(node = %node.key.name, %error, "cannot read a Node");
             NodeFields::default()
@@ -187,16 +187,16 @@ impl Peer {
         let face = |family: Family| Face {
             address: address(family, address_name(family))
                 .or_else(|| internal.iter().copied().find(|ip| Family::of(*ip) == family)),
-            vtep: data(family).filter(|d| d.vni == VNI).and_then(|d| parse_mac(&d.mac)),
+            vtep: data(family).filter(|d| d.vni == vni).and_then(|d| parse_mac(&d.mac)),
             key: key(family).filter(|_| encrypts),
         };
         let told_direct = Family::ALL.iter().any(|f| data(*f).is_some_and(|d| d.direct));
         let ours = |name: &&String| {
             let families = Family::ALL.iter();
             [TYPE, MANAGER].contains(&name.as_str())
-                || families
-                    .clone()
-                    .any(|f| [data_name(*f), address_name(*f)].contains(&name.as_str()))
+                || families.clone().any(|f| {
+                    [data_name(*f), address_name(*f), overwrite_name(*f)].contains(&name.as_str())
+                })
         };
         Self {
             name: node.key.name.to_string(),
@@ -234,10 +234,12 @@ impl Peer {
 }
 
 /// What the annotations of this node are to be. `None` removes one; a node without overlay writes
-/// none.
+/// none. `external` are the node's external addresses with `--flannel-external-ip`, for which k3s
+/// writes annotations, too, and keeps them when the flag is removed.
 pub(crate) fn annotations(
     backend: Backend,
     addresses: &[IpAddr],
+    external: &[IpAddr],
     ends: &Ends,
 ) -> BTreeMap<String, Option<String>> {
     let kind = match backend {
@@ -253,7 +255,8 @@ pub(crate) fn annotations(
         let address = addresses.iter().find(|ip| Family::of(**ip) == family);
         let data = match (kind, ends.key) {
             ("vxlan", _) => {
-                let data = Data { vni: VNI, mac: mac_text(&ends.mac), direct: backend.direct() };
+                let data =
+                    Data { vni: ends.vni, mac: mac_text(&ends.mac), direct: backend.direct() };
                 serde_json::to_string(&data).unwrap_or_default()
             }
             ("wireguard", Some(key)) => {
@@ -264,6 +267,9 @@ pub(crate) fn annotations(
         };
         out.insert(address_name(family).to_owned(), address.map(ToString::to_string));
         out.insert(data_name(family).to_owned(), address.map(|_| data));
+        if let Some(address) = external.iter().find(|ip| Family::of(**ip) == family) {
+            out.insert(overwrite_name(family).to_owned(), Some(address.to_string()));
+        }
     }
     out
 }
@@ -283,7 +289,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn read(node: Value) -> Peer {
-        Peer::read(&Object::from_value(node).unwrap())
+        Peer::read(&Object::from_value(node).unwrap(), 1)
     }
 
     #[test]
@@ -329,8 +335,8 @@ mod tests {
         assert_eq!((peer.encrypts, peer.tunnels, peer.direct), (true, false, false));
         assert_eq!(peer.backend(), Some("wireguard-native"));
         let addresses = ["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];
-        let ends = Ends { mac: [2, 0, 0, 0, 0, 1], key: key.parse().ok() };
-        let ours = annotations(Backend::WireGuard, &addresses, &ends);
+        let ends = Ends { mac: [2, 0, 0, 0, 0, 1], vni: 1, key: key.parse().ok() };
+        let ours = annotations(Backend::WireGuard, &addresses, &[], &ends);
         assert!(missing(&ours, &peer.annotations).is_empty(), "{ours:?}");
         for bad in ["null", "{}", "[", "{\"PublicKey\":\"x\"}", "{\"PublicKey\":3}"] {
             let peer = node(bad);
@@ -371,20 +377,28 @@ mod tests {
 
     #[test]
     fn own_annotations_are_flannels_and_only_differences_are_written() {
-        let ends = Ends { mac: [2, 0, 0, 0, 0, 1], key: None };
+        let mut ends = Ends { mac: [2, 0, 0, 0, 0, 1], vni: 1, key: None };
         let addresses = ["192.0.2.1".parse().unwrap()];
-        let wanted = annotations(Backend::Vxlan, &addresses, &ends);
+        let wanted = annotations(Backend::Vxlan, &addresses, &[], &ends);
         let at = |name: &str| wanted[&format!("flannel.alpha.coreos.com/{name}")].clone();
         assert_eq!(at("backend-type").unwrap(), "vxlan");
         assert_eq!(at("kube-subnet-manager").unwrap(), "true");
         assert_eq!(at("public-ip").unwrap(), "192.0.2.1");
         assert_eq!(at("backend-data").unwrap(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#);
         assert_eq!((at("public-ipv6"), at("backend-v6-data")), (None, None));
-        let auto = annotations(Backend::Auto, &addresses, &ends);
+        let auto = annotations(Backend::Auto, &addresses, &[], &ends);
         assert_eq!(
             auto["flannel.alpha.coreos.com/backend-data"].as_deref().unwrap(),
             r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01","DirectRouting":true}"#
         );
+        ends.vni = 42;
+        let external = ["203.0.113.1".parse().unwrap()];
+        let outside = annotations(Backend::Vxlan, &external, &external, &ends);
+        let at = |name: &str| outside[&format!("flannel.alpha.coreos.com/{name}")].clone();
+        assert_eq!(at("backend-data").unwrap(), r#"{"VNI":42,"VtepMAC":"02:00:00:00:00:01"}"#);
+        assert_eq!(at("public-ip").unwrap(), "203.0.113.1");
+        assert_eq!(at("public-ip-overwrite").unwrap(), "203.0.113.1");
+        assert!(!outside.contains_key("flannel.alpha.coreos.com/public-ipv6-overwrite"));
         let mut present: BTreeMap<String, String> =
             wanted.iter().filter_map(|(k, v)| Some((k.clone(), v.clone()?))).collect();
         assert!(missing(&wanted, &present).is_empty());

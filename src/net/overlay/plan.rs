@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use crate::netlink::link::Mac;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::peer::Peer;
-use crate::overlay::wireguard;
 use settings::Backend;
 use settings::addr::{Cidr, Family};
 
@@ -32,6 +31,8 @@ pub(crate) struct Own<'a> {
     pub(crate) underlay: &'a Underlay,
     /// Its key of WireGuard.
     pub(crate) key: Option<PublicKey>,
+    /// The UDP port of WireGuard on all nodes.
+    pub(crate) wireguard_port: u16,
 }
 
 /// How a peer's pods are reached.
@@ -74,7 +75,7 @@ pub(crate) enum Problem {
     Hole { node: String, address: IpAddr, size: u32, arrives: u32 },
     /// Checksums of packets to a node's pods are spoiled unless the kernel makes them, as it does
     /// since.
-    Spoiled { family: Family, node: String, link: &'static str, file: String },
+    Spoiled { family: Family, node: String, link: String, file: String },
     /// This node's own address is on no link.
     NoUnderlay { family: Family, what: String },
     /// The kernel cannot do it.
@@ -269,7 +270,7 @@ impl DesiredState {
         }
         let remote = self.peers.entry(key).or_insert_with(|| Remote {
             node: peer.name.clone(),
-            endpoint: SocketAddr::new(address, wireguard::port(own.family)),
+            endpoint: SocketAddr::new(address, own.wireguard_port),
             allowed: BTreeSet::new(),
         });
         remote.allowed.insert(block);

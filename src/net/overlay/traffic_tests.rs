@@ -167,11 +167,11 @@ impl Machine {
             let inner = self.inner.lock();
             (inner.config.cluster.backend, inner.engine.ends(&outcome).unwrap())
         };
-        let written = peer::annotations(backend, &outcome.published, &ends);
+        let written = peer::annotations(backend, &outcome.published, &[], &ends);
         let node = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "annotations": written},
             "spec": {"podCIDRs": blocks.iter().map(ToString::to_string).collect::<Vec<_>>()}});
-        *self.peer.lock() = Peer::read(&api::Object::from_value(node).unwrap());
+        *self.peer.lock() = Peer::read(&api::Object::from_value(node).unwrap(), ends.vni);
         outcome
     }
 }
@@ -189,7 +189,7 @@ fn layout(config: &Config, family: Family) -> Layout {
     let of = |list: &[Cidr]| list.iter().copied().filter(|b| b.family() == family).collect();
     Layout {
         family,
-        tunnel: Some(crate::overlay::engine::PORT),
+        tunnel: Some(config.cluster.overlay.vxlan_port),
         table: "kube-lite".into(),
         bridge: "cni0".into(),
         cluster: of(&config.cluster.cluster_cidrs),

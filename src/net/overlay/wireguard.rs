@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use crate::config::Error;
 use crate::netlink::Socket;
-use crate::netlink::link::Mac;
+use crate::netlink::link::Link;
 use crate::netlink::route::Route;
 use crate::netlink::wireguard::{Change, Generic, PeerState, PrivateKey, PublicKey};
 use crate::overlay::kernel::{self, Done, PROTOCOL, worded};
@@ -35,14 +35,6 @@ pub(crate) fn link_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "flannel-wg",
         Family::V6 => "flannel-wg-v6",
-    }
-}
-
-/// flannel's UDP ports.
-pub(crate) fn port(family: Family) -> u16 {
-    match family {
-        Family::V4 => 51820,
-        Family::V6 => 51821,
     }
 }
 
@@ -92,6 +84,8 @@ pub(crate) struct End {
     pub(crate) mtu: u32,
     /// The first address of the node's block.
     pub(crate) address: IpAddr,
+    /// The UDP port of WireGuard.
+    pub(crate) port: u16,
 }
 
 /// The current state of a WireGuard device in the kernel.
@@ -198,7 +192,7 @@ impl Wire {
         end: &End,
         done: &mut Done,
     ) -> io::Result<Standing> {
-        let (name, port) = (link_name(end.family), port(end.family));
+        let (name, port) = (link_name(end.family), end.port);
         let (index, up) = self.link(socket, end, done)?;
         let in_use = |e: io::Error| match e.raw_os_error() {
             Some(n) if n == Errno::EADDRINUSE as i32 => io::Error::other(format!(
@@ -222,12 +216,12 @@ impl Wire {
         Ok(Standing { index, key, peers: device.peers })
     }
 
-    /// Brings peers and routes to what is wanted. Straight routes and a VXLAN of an earlier run go
-    /// at once: their packets are not encrypted.
+    /// Brings peers and routes to what is wanted. Straight routes and the VXLAN links `own` of an
+    /// earlier run go at once: their packets are not encrypted.
     pub(crate) fn apply(
         &mut self,
         socket: &mut Socket,
-        (end, standing, mac): (&End, &Standing, &Mac),
+        (end, standing, own): (&End, &Standing, &[Link]),
         cluster: &[Cidr],
         keepalive: u16,
         (wanted, complete): (&DesiredState, bool),
@@ -268,11 +262,7 @@ impl Wire {
             })
             .collect();
         kernel::apply_routes(socket, family, Some(standing.index), &routes, true, done)?;
-        if kernel::own_link(socket, family, mac)?.is_some() {
-            socket.delete_link(kernel::link_name(family))?;
-            done.changes += 1;
-        }
-        Ok(())
+        kernel::remove_links(socket, own, None, done)
     }
 }
 

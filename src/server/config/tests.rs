@@ -30,6 +30,27 @@ fn defaults_are_those_of_k3s() {
 }
 
 #[test]
+fn the_external_address_and_the_advertised_port_are_where_nodes_connect() {
+    let external = "--node-external-ip=2001:db8::5,203.0.113.5";
+    let of = |flags: &[&str]| {
+        let config = config(&[&["--node-ip=10.0.0.5"][..], flags].concat()).unwrap();
+        let settings = config.settings_for_nodes(6443);
+        (settings.servers.join(" "), config.peer_address.to_string(), settings.listen_port)
+    };
+    let found = |server: &str, peer: &str, listen| (server.into(), peer.into(), listen);
+    assert_eq!(of(&[]), found("10.0.0.5:6443", "10.0.0.5", None));
+    assert_eq!(of(&[external]), found("203.0.113.5:6443", "10.0.0.5", None));
+    let advertise = "--advertise-address=10.0.0.6";
+    assert_eq!(of(&[external, advertise]), found("10.0.0.6:6443", "10.0.0.6", None));
+    let port = of(&[external, "--advertise-port=443"]);
+    assert_eq!(port, found("203.0.113.5:443", "10.0.0.5", Some(6443)));
+    let six = of(&["--node-external-ip=2001:db8::5"]);
+    assert_eq!(six, found("10.0.0.5:6443", "10.0.0.5", None), "Services have IPv4 addresses");
+    assert_eq!(of(&["--advertise-port=0"]), found("10.0.0.5:6443", "10.0.0.5", None));
+    assert!(config(&["--flannel-external-ip"]).unwrap().cluster.external_overlay);
+}
+
+#[test]
 fn a_node_with_ipv6_listens_in_both_families() {
     let listen = |flags: &[&str]| config(flags).unwrap().listen.to_string();
     assert_eq!(listen(&["--node-ip=10.0.0.5,2001:db8::5"]), "[::]:6443");

@@ -1,7 +1,6 @@
 //! Leadership: controllers and scheduler run on the server whose store member leads.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use base::{Kind, Tasks};
 use client::Client;
 use store::Members;
 
-use super::{CHECK_INTERVAL, UNRESPONSIVE_AFTER};
+use super::CHECK_INTERVAL;
+use super::advertised::AdvertisedAddresses;
 use crate::server::bootstrap_writer::BootstrapWriter;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
@@ -130,12 +130,14 @@ async fn renew_lease(
 /// Publishes the addresses of the servers that respond to the leader, until `tasks` end.
 pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
     let (members, own) = (Arc::clone(&plane.members), config.advertise);
+    let servers = plane.peer_servers.clone();
     let (shutdown, mut settings) = (tasks.shutdown().clone(), plane.published.clone());
     let writer = BootstrapWriter::new(plane.server.clone());
     tasks.spawn(Kind::Request, "server addresses", async move {
+        let mut addresses = AdvertisedAddresses::new(servers, own);
         let mut published = if members.list().len() > 1 { Vec::new() } else { vec![own] };
         while !shutdown.is_requested() {
-            let now = responsive_addresses(&members, own);
+            let now = addresses.responsive().await;
             if now != published {
                 settings.advertised.clone_from(&now);
                 match apiserver::bootstrap::publish(&writer, &settings).await {
@@ -163,15 +165,4 @@ pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
         }
         Ok::<(), Infallible>(())
     });
-}
-
-fn responsive_addresses(members: &Members, own: IpAddr) -> Vec<IpAddr> {
-    let responsive = members.responsive(UNRESPONSIVE_AFTER).unwrap_or_default();
-    let host = |address: &str| address.parse::<SocketAddr>().ok().map(|address| address.ip());
-    let others = members.list().into_iter().filter(|member| responsive.contains(&member.id));
-    let mut all: Vec<IpAddr> = others.filter_map(|member| host(&member.address)).collect();
-    all.push(own);
-    all.sort();
-    all.dedup();
-    all
 }

@@ -109,6 +109,18 @@ pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Res
     ))
 }
 
+/// Whether a machine has claimed this name, or a Node has it.
+///
+/// # Errors
+/// Errors of the API.
+pub(crate) async fn is_taken(client: &Client, name: &str) -> Result<bool, Status> {
+    let secret = client.get::<SecretObject>(NAMESPACE, &secret_name(name)).await;
+    if if_found(secret)?.is_some() {
+        return Ok(true);
+    }
+    Ok(if_found(client.get::<Node>("", name).await)?.is_some())
+}
+
 /// Releases a name, whether a machine has claimed it or not.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ pub(crate) async fn write_bootstrap_objects(
         cluster_dns: if has_dns { cluster.cluster_dns.clone() } else { Vec::new() },
         // With several servers the leader publishes the addresses of the responsive ones.
         advertised: if members.list().len() > 1 { Vec::new() } else { vec![config.advertise] },
-        port,
+        port: config.advertised_port(port),
         client_ca: certs.client_ca().cert_pem().to_owned(),
         request_header_ca: certs.request_header_ca().cert_pem().to_owned(),
         request_header_names: ServerCerts::proxy_names().iter().map(|n| (*n).to_owned()).collect(),

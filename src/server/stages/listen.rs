@@ -42,7 +42,7 @@ pub(crate) async fn accept_joins(
             listener: Arc::clone(&store.peer_listener),
             data_dir: config.machine.data_dir.clone(),
             replaced_at: identity.map_or(0, |own| own.certificate_id().replaced_at),
-            port,
+            port: config.advertised_port(port),
             external: config.datastore.is_some(),
         },
         certs: certificates.certs,

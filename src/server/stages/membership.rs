@@ -30,12 +30,9 @@ pub(crate) async fn join_cluster<'a>(
     address: SocketAddr,
     tasks: &Tasks,
 ) -> Result<Membership<'a>, CommandError> {
-    let settings = ClusterSettings {
-        servers: vec![SocketAddr::new(config.advertise, address.port()).to_string()],
-        ..config.cluster.clone()
-    };
-    let joined =
-        receive_shared_files(config, settings.clone(), address.port(), tasks.shutdown()).await?;
+    let settings = config.settings_for_nodes(address.port());
+    let port = config.advertised_port(address.port());
+    let joined = receive_shared_files(config, settings.clone(), port, tasks.shutdown()).await?;
     let identity = match (identity, &joined) {
         (None, Some(joined)) => {
             Some(StoreIdentity::join(config, joined.store, joined.replaced_at)?)

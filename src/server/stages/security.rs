@@ -30,7 +30,7 @@ pub(crate) async fn start_security(
         former_issuers: config.apiserver.issuers.iter().skip(1).cloned().collect(),
         token_seconds_max: config.apiserver.token_seconds_max,
         service_account_key: certs.service_account_key.clone(),
-        address: SocketAddr::new(config.advertise, port).to_string(),
+        address: SocketAddr::new(config.advertise, config.advertised_port(port)).to_string(),
         tokens: static_tokens(config)?,
         authentication: config.authentication.clone(),
         tolerations: apiserver::admission::pods::DefaultTolerationSeconds {

@@ -25,6 +25,8 @@ pub(crate) struct OpenStore {
     pub(crate) backend: Arc<dyn Backend>,
     /// Members of the embedded store.
     pub(crate) members: Arc<Members>,
+    /// The other servers.
+    pub(crate) peer_servers: PeerServers,
     /// Listener for other members.
     pub(crate) peer_listener: Arc<PeerListener>,
     /// Changes the keys of encryption at rest.
@@ -75,8 +77,15 @@ pub(crate) async fn open_store(
     let servers = PeerServers::new(&members, &calls);
     secrets_encrypt::catch_up(&keys.keys, &servers, has_joined, shutdown).await;
     let (secrets_encryption, ca_rotation) =
-        start_changes(config, certificates, &backend, servers, &tasks.api);
-    Ok(OpenStore { backend, members, peer_listener, secrets_encryption, ca_rotation })
+        start_changes(config, certificates, &backend, servers.clone(), &tasks.api);
+    Ok(OpenStore {
+        backend,
+        members,
+        peer_servers: servers,
+        peer_listener,
+        secrets_encryption,
+        ca_rotation,
+    })
 }
 
 fn store_settings(config: &Config, db: PathBuf, identity: Option<&StoreIdentity>) -> store::Config {

@@ -53,6 +53,7 @@ fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> 
         cluster: &[block("10.42.0.0/16")],
         underlay: &underlay,
         key: backend.encrypts().then(|| key(0)),
+        wireguard_port: 51820,
     };
     plan(&own, peers, before)
 }
