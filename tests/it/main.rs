@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+mod compatibility;
 mod documents;
 mod errors;
 mod files;

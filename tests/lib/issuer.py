@@ -27,7 +27,7 @@ def jwk(identifier, key):
     public = openssl("pkey", "-in", key, "-pubout", "-outform", "DER")
     if (
         b"RSA" in openssl("pkey", "-in", key, "-noout", "-text_pub").split(b"\n")[0]
-        or len(public) > 200
+        or len(public) > 140
     ):
         modulus = openssl("rsa", "-in", key, "-noout", "-modulus").decode().strip().split("=")[1]
         return {"kty": "RSA", "kid": identifier, "n": b64(bytes.fromhex(modulus)), "e": "AQAB"}
