@@ -795,8 +795,12 @@ command="$program"
 command_args="$mode \$KUBE_LITE_FLAGS"
 output_log="$log"
 error_log="$log"
-pidfile="$pid_file"
+pidfile="/run/$system.pid"
 respawn_delay=2
+# Without a limit, which counts all restarts since the start.
+respawn_max=0
+# At shutdown of the machine pods get --shutdown-grace-period.
+retry="TERM/90/KILL/5"
 rc_ulimit="-n 1048576"
 depend() { want cgroups; use net; after network-online firewall; }
 start_pre() { modprobe -q -a overlay br_netfilter nf_tables bridge veth || true; }
