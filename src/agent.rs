@@ -20,6 +20,7 @@ use client::{Client, OfflineTransport, Transform, gvr_of};
 use cluster::join::files::Joined;
 
 use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, CommandError, DATA_DIR, OTHER_CLUSTER};
+use crate::k3s_metrics::K3sFamilies;
 use crate::machine::{Clients, NodeClaim};
 use crate::process::end_reason::{self, EndReason};
 use crate::server::data_dir::check as check_owner;
@@ -149,7 +150,12 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     let (servers, client) = (Arc::clone(&certs.servers), Arc::clone(&certs.kubelet_client));
     let peers = tls::following_client(servers, Some(client), &["http/1.1"])
         .map_err(|e| DATA_DIR.error(e))?;
-    let kubelet_api = machine.kubelet_api(claim, Arc::new(tls), Arc::new(peers));
+    let mut kubelet_api = machine.kubelet_api(claim, Arc::new(tls), Arc::new(peers));
+    if cluster.supervisor_metrics {
+        let families = K3sFamilies::new(&machine.data_dir, Some(link.servers()));
+        let port = link.server().port;
+        kubelet_api.supervisor = machine.supervisor_metrics(port, Arc::new(families), tasks);
+    }
     machine.start(kubelet_api, &cluster, clients, runtime, sender, tasks);
     renewal::start(config, joined, certs, addresses, &link, !is_new, tasks)
 }

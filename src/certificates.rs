@@ -2,6 +2,7 @@
 //! the cluster.
 
 pub(crate) mod check;
+pub(crate) mod metrics;
 pub(crate) mod peers;
 pub(crate) mod renewal;
 pub(crate) mod rotate;

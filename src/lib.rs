@@ -8,6 +8,7 @@ pub mod commands;
 mod control_socket;
 pub mod error_catalogue;
 mod join;
+mod k3s_metrics;
 pub mod machine;
 mod peer_servers;
 pub mod preflight;

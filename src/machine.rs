@@ -383,7 +383,37 @@ impl Machine {
         peers: Arc<rustls::ClientConfig>,
     ) -> node::KubeletApiConfig {
         let listener = Arc::clone(&claim.kubelet);
-        node::KubeletApiConfig { listener, port: self.args.kubelet_port, tls, peers }
+        let port = self.args.kubelet_port;
+        node::KubeletApiConfig { listener, port, tls, peers, supervisor: None }
+    }
+
+    /// Binds the port of the second page of metrics (`--supervisor-metrics` of the servers). A port
+    /// that is in use is a problem of `kube-lite status` and stops nothing.
+    pub(crate) fn supervisor_metrics(
+        &self,
+        port: u16,
+        families: Arc<dyn node::ProcessFamilies>,
+        tasks: &Tasks,
+    ) -> Option<node::SupervisorMetrics> {
+        let address = SocketAddr::new(self.listen, port);
+        let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        match bound {
+            Ok(listener) => {
+                Some(node::SupervisorMetrics { listener: Arc::new(listener), families })
+            }
+            Err(error) => {
+                tasks.problems().put(
+                    "supervisor-metrics",
+                    format!("cannot listen on {address} for the metrics of this node: {error}"),
+                    "stop the program that uses the port, or run the servers without \
+                     --supervisor-metrics; https://NODE:10250/metrics has the metrics of the node",
+                );
+                None
+            }
+        }
     }
 
     /// Starts the pod network and the node agent, each with its own client. `runtime` is set once

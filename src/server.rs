@@ -25,19 +25,20 @@ mod static_files;
 pub mod status;
 pub(crate) mod store_identity;
 mod supervisor_api;
+mod supervisor_metrics;
 
 use std::sync::{Arc, OnceLock};
 
 use apiserver::User;
 use base::Tasks;
-use client::Informers;
+use client::{EventRecorder, Informers};
 
 use crate::certificates;
 use crate::error_catalogue::{CommandError, SERVER_STOPPED};
 use crate::machine::{Clients, NodeClaim};
 use crate::process::end_reason::{self, EndReason};
 use crate::secrets_encrypt;
-use crate::snapshots::{self, Snapshots};
+use crate::snapshots::{self, SnapshotObjects, Snapshots};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::ClientMaker;
@@ -104,6 +105,7 @@ fn start_components(
         let (store, connections) = (Arc::clone(store), &plane.connections);
         resource_metrics::start(config, store, connections, &informers, tasks);
     }
+    supervisor_metrics::start(config, &plane.server, &plane.connections, &informers);
     leader::start(config, plane, tasks)?;
     manifests::start(config, &clients, tasks);
     plane.joins.follow(&informers, tasks);
@@ -126,7 +128,15 @@ fn serve_control_sockets(
     let data_dir = &config.machine.data_dir;
     let node_client = config.agent.then(|| clients.client(node_user(config), KUBELET_AGENT));
     status::serve(config, plane, Arc::clone(runtime), node_client, tasks)?;
-    let snapshots = Snapshots::new(&plane.store, config.snapshots.clone());
+    let user = User::authenticated(snapshots::USER, &[]);
+    let client = clients.client(user, snapshots::AGENT);
+    let node = &config.snapshots.node;
+    let events = EventRecorder::new(client.clone(), snapshots::AGENT, node, tasks);
+    let objects = SnapshotObjects::new(client.clone(), events, node);
+    let snapshots = Snapshots::new(&plane.store, config.snapshots.clone(), client, objects);
+    if config.agent || config.controllers {
+        snapshots.start(tasks);
+    }
     snapshots::serve(data_dir, Arc::clone(&snapshots), tasks)?;
     snapshots::follow(&snapshots, tasks);
     certificates::serve(data_dir, Arc::clone(&plane.ca_rotation), tasks)?;

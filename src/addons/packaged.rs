@@ -8,9 +8,10 @@ use std::path::Path;
 use crate::error::StageError;
 
 /// The CustomResourceDefinitions, from `manifests/` of the repository.
-pub(crate) const DEFINITIONS: [&str; 2] = [
+pub(crate) const DEFINITIONS: [&str; 3] = [
     include_str!("../../manifests/addon-crds.yaml"),
     include_str!("../../manifests/helm-crds.yaml"),
+    include_str!("../../manifests/snapshot-crds.yaml"),
 ];
 
 /// A manifest of the program.

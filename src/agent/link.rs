@@ -101,6 +101,11 @@ impl Link {
         Ok(())
     }
 
+    /// The list of servers.
+    pub(super) fn servers(&self) -> Servers {
+        self.servers.clone()
+    }
+
     /// The servers for `kube-lite status`.
     pub(super) fn server_lines(&self) -> crate::agent::status::Servers {
         let servers = self.servers.clone();

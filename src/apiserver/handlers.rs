@@ -255,7 +255,13 @@ pub(crate) async fn serve_path(
         }
         "metrics" if matches!(path, "/metrics" | "/metrics/slis") && is_read => {
             let text = match path {
-                "/metrics" => exposition::render(inner),
+                "/metrics" => {
+                    let mut page = exposition::render(inner);
+                    if let Some(extra) = inner.extra_metrics.get() {
+                        extra.append(&mut page).await;
+                    }
+                    page
+                }
                 _ => exposition::render_indicators(inner),
             };
             let mut response = status::text(StatusCode::OK, text);

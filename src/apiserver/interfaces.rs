@@ -88,6 +88,13 @@ pub trait Connect: Send + Sync {
     async fn connect(&self, request: ConnectRequest) -> Result<Response<Body>, Status>;
 }
 
+/// Adds families of metrics of other parts of the process to `/metrics`.
+#[async_trait]
+pub trait ExtraMetrics: Send + Sync {
+    /// Appends families to the page. A family that the page has already must be left out.
+    async fn append(&self, page: &mut String);
+}
+
 /// Serves paths on the same listener that are not part of the Kubernetes API, such as those for
 /// joining machines.
 #[async_trait]

@@ -49,6 +49,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         audit: std::sync::OnceLock::new(),
         tracer: std::sync::OnceLock::new(),
         resource_metrics: std::sync::OnceLock::new(),
+        extra_metrics: std::sync::OnceLock::new(),
         limits,
         flow,
         metrics: Metrics::new(),
@@ -98,6 +99,11 @@ impl ApiServer {
     pub fn trace(&self, tracer: Arc<Tracer>) {
         // Later calls are ignored.
         let _ = self.inner.tracer.set(tracer);
+    }
+
+    /// Adds families to `/metrics`; the first call counts.
+    pub fn add_metrics(&self, metrics: Arc<dyn crate::interfaces::ExtraMetrics>) {
+        let _ = self.inner.extra_metrics.set(metrics);
     }
 
     /// Serves the resource metrics API from `store`, unless an APIService delegates it. Call it

@@ -11,7 +11,7 @@ use crate::audit::Audit;
 use crate::authn::Authenticator;
 use crate::authz::Authorizer;
 use crate::discovery::health;
-use crate::interfaces::{Connect, ReviewHandler, TokenIssuer};
+use crate::interfaces::{Connect, ExtraMetrics, ReviewHandler, TokenIssuer};
 use crate::metrics::request_totals::Metrics;
 use crate::priority_and_fairness::max_in_flight::Limits;
 use crate::registry::objects::Objects;
@@ -87,6 +87,8 @@ pub(crate) struct ServerState {
     pub(crate) tracer: OnceLock<Arc<Tracer>>,
     /// Usages of nodes and pods; empty when the resource metrics API is not served.
     pub(crate) resource_metrics: OnceLock<Arc<resource_metrics::Store>>,
+    /// Adds families to `/metrics`.
+    pub(crate) extra_metrics: OnceLock<Arc<dyn ExtraMetrics>>,
 }
 
 /// The API server.

@@ -25,18 +25,9 @@ struct Row {
 /// There are none, or a file cannot be read.
 pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, CommandError> {
     let mut rows = Vec::new();
-    for folder in ["server/tls", "server/tls/etcd", "agent"] {
-        let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
-        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|end| end == "crt"));
-        paths.sort();
-        for path in paths.into_iter().take(FILES_MAX) {
-            let text = base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.error(e))?;
-            let certificates = pki::describe(&text)
-                .map_err(|e| CERTIFICATE_COMMAND.error(format!("{}: {e}", path.display())))?;
-            let row = |certificate| Row { path: path.clone(), certificate };
-            rows.extend(certificates.into_iter().map(row));
-        }
+    for path in files(data_dir) {
+        let row = |certificate| Row { path: path.clone(), certificate };
+        rows.extend(certificates(&path)?.into_iter().map(row));
     }
     if rows.is_empty() {
         return Err(CERTIFICATE_COMMAND.error(format!(
@@ -49,6 +40,28 @@ pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Comman
         CheckOutput::Text => rows.iter().map(|row| text(row, now)).collect(),
         CheckOutput::Table => table(&rows, now),
     })
+}
+
+/// The files with certificates in a data directory.
+pub(super) fn files(data_dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in ["server/tls", "server/tls/etcd", "agent"] {
+        let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|end| end == "crt"));
+        paths.sort();
+        files.extend(paths.into_iter().take(FILES_MAX));
+    }
+    files
+}
+
+/// The certificates in a file.
+///
+/// # Errors
+/// The file cannot be read, or it contains something else.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateInfo>, CommandError> {
+    let text = base::fs::read_to_string(path).map_err(|e| CERTIFICATE_COMMAND.error(e))?;
+    pki::describe(&text).map_err(|e| CERTIFICATE_COMMAND.error(format!("{}: {e}", path.display())))
 }
 
 fn rfc3339(seconds: i64) -> String {

@@ -3,6 +3,7 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,11 +14,18 @@ pub(crate) struct Guarded<T> {
     stream: T,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     is_cut: bool,
+    /// Counts the open streams of a peer.
+    _count: Arc<()>,
 }
 
 impl<T> Guarded<T> {
     pub(crate) fn new(stream: T, cut: CancellationToken) -> Self {
-        Self { stream, cut: Box::pin(cut.cancelled_owned()), is_cut: false }
+        Self::counted(stream, cut, Arc::default())
+    }
+
+    /// A stream that holds `count` as long as it is open.
+    pub(crate) fn counted(stream: T, cut: CancellationToken, count: Arc<()>) -> Self {
+        Self { stream, cut: Box::pin(cut.cancelled_owned()), is_cut: false, _count: count }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial};
+use base::metrics::{Family, exponential};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -84,7 +85,25 @@ pub struct ServerState {
     pub since_seconds: u64,
     /// The last error; empty when the server is reached.
     pub error: String,
+    /// Open connections of clients; those of tunnels do not count.
+    pub connections: usize,
+    /// Whether the last connection was made to it.
+    pub is_current: bool,
 }
+
+/// Upper bounds of [`DIALS`] in seconds.
+const DIAL_BOUNDS: [f64; 15] = exponential(0.001, 2.0);
+
+/// Durations of dials, with k3s's name and buckets. k3s's load balancer is what [`Servers`] is here.
+pub static DIALS: Family = Family::histogram(
+    "k3s_loadbalancer_dial_duration_seconds",
+    "Time in seconds taken to dial a connection to a backend server, labeled by loadbalancer name \
+     and success/failure status.",
+    &["name", "status"],
+    &DIAL_BOUNDS,
+);
+/// The name of k3s's load balancer on an agent, a label of its metrics.
+pub const LOAD_BALANCER: &str = "k3s-agent-load-balancer";
 
 #[derive(Debug)]
 struct ServerEntry {
@@ -94,12 +113,15 @@ struct ServerEntry {
     error: String,
     /// Ends the connections made to it.
     cut: CancellationToken,
+    /// Held by each open connection.
+    open: Arc<()>,
 }
 
 impl ServerEntry {
     fn new(address: String) -> Self {
         let (since, cut) = (base::clock::now(), CancellationToken::new());
-        Self { address, health: Health::Untried, since, error: String::new(), cut }
+        let open = Arc::default();
+        Self { address, health: Health::Untried, since, error: String::new(), cut, open }
     }
 
     fn set(&mut self, health: Health, error: &str) {
@@ -227,6 +249,8 @@ impl Servers {
             state: e.health,
             since_seconds: e.since.elapsed().as_secs(),
             error: e.error.clone(),
+            connections: Arc::strong_count(&e.open).saturating_sub(1),
+            is_current: state.current.as_deref() == Some(&e.address),
         };
         state.entries.iter().map(to_state).collect()
     }
@@ -290,13 +314,16 @@ impl Servers {
         self.0.answering.send_if_modified(|known| std::mem::replace(known, answers) != answers);
     }
 
-    /// The servers in the order of dialling, each with the token that cuts its connections.
-    fn candidates(&self) -> Vec<(String, CancellationToken)> {
+    /// The servers in the order of dialling, each with the token that cuts its connections and the
+    /// count of the open ones.
+    fn candidates(&self) -> Vec<(String, CancellationToken, Arc<()>)> {
         let state = self.0.state.lock();
         let entries: Vec<(&str, Health)> =
             state.entries.iter().map(|e| (e.address.as_str(), e.health)).collect();
         let order = order::order(&entries, state.current.as_deref(), base::clock::random_u64());
-        let entry = |at: &usize| state.entries.get(*at).map(|e| (e.address.clone(), e.cut.clone()));
+        let entry = |at: &usize| {
+            state.entries.get(*at).map(|e| (e.address.clone(), e.cut.clone(), Arc::clone(&e.open)))
+        };
         order.iter().filter_map(entry).collect()
     }
 }
@@ -321,11 +348,15 @@ impl Dial for Servers {
     /// Connects to a reachable server; ignores host and port of the caller.
     async fn dial(&self, _: &str, _: u16) -> io::Result<BoxIo> {
         let mut failures = Vec::new();
-        for (address, cut) in self.candidates() {
-            match connect(&address, DIAL_MAX).await {
+        for (address, cut, open) in self.candidates() {
+            let started = base::clock::now();
+            let connected = connect(&address, DIAL_MAX).await;
+            let status = if connected.is_ok() { "success" } else { "error" };
+            DIALS.took(&[LOAD_BALANCER, status], started.elapsed());
+            match connected {
                 Ok(stream) => {
                     self.dialled(&address, None);
-                    return Ok(Box::new(Guarded::new(stream, cut)));
+                    return Ok(Box::new(Guarded::counted(stream, cut, open)));
                 }
                 Err(error) => {
                     self.dialled(&address, Some(&error));

@@ -2,6 +2,7 @@
 
 use super::flags::{FlagState, flag_state};
 use super::no_effect;
+use crate::snapshots::s3::proxy::EnvironmentProxies;
 
 /// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
@@ -152,8 +153,14 @@ pub fn variable_state(name: &str) -> Option<(FlagState, Option<&'static str>)> {
     Some((flag_state(flag)?, Some(flag)))
 }
 
-/// Sets S3 flags that are not on the command line from variables.
+/// Reads the proxies for S3 from variables.
+pub(super) fn fill_proxies(args: &mut super::S3Args, lookup: impl Fn(&str) -> Option<String>) {
+    args.proxies = EnvironmentProxies::read(lookup);
+}
+
+/// Sets S3 flags that are not on the command line, and the proxies, from variables.
 pub(super) fn fill_s3(args: &mut super::S3Args, lookup: impl Fn(&str) -> Option<String>) {
+    fill_proxies(args, &lookup);
     let value = |flag: &str| {
         let (_, name) = AWS_VARIABLES.iter().find(|(f, _)| *f == flag)?;
         lookup(name).filter(|v| !v.is_empty())?.parse().ok()

@@ -50,13 +50,16 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let flags = Flags::of(&command, name);
     flags.refuse_typed(given)?;
     notes.warnings.extend(flags.overridden(&argv));
-    let merged = merge(argv, given, &flags, environment::read(lookup), &mut notes)?;
+    let merged = merge(argv, given, &flags, environment::read(&lookup), &mut notes)?;
     let matches = command.try_get_matches_from(merged).map_err(stop)?;
     if let Some((_, matches)) = matches.subcommand() {
         flags.refuse_values(matches)?;
         notes.without_effect.extend(flags.without_effect(matches));
     }
     let mut cli = Cli::from_arg_matches(&matches).map_err(stop)?;
+    if let Command::Server(args) = &mut cli.command {
+        environment::fill_proxies(&mut args.snapshots.s3, lookup);
+    }
     if let Some(general) = cli.command.general_mut() {
         general.without_effect = notes.without_effect;
         general.warnings = notes.warnings;

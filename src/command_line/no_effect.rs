@@ -15,7 +15,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("lb-server-port", "an agent connects to servers directly, without a local load balancer"),
     (
         "etcd-snapshot-reconcile-interval",
-        "the snapshot directory is read directly, there is nothing to reconcile",
+        "ETCDSnapshotFile objects are written after each operation, not at intervals",
     ),
     ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
     ("servicelb-namespace", "kube-lite has no service load balancer"),

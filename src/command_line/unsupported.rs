@@ -4,17 +4,8 @@
 /// The name of each flag without dashes, and the text that follows `… is not supported: `.
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
-    (
-        "etcd-s3-config-secret",
-        "use the flags etcd-s3-*, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    ),
-    ("etcd-s3-proxy", "proxies for S3 are not supported"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
     ("selinux", "SELinux labels are not implemented"),
-    (
-        "supervisor-metrics",
-        "each component serves its own metrics: /metrics of the API port and of the kubelet port",
-    ),
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),
     (
@@ -53,7 +44,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "rootless",
     "secrets-encryption",
     "selinux",
-    "supervisor-metrics",
     "tls-san-security",
 ];
 

@@ -10,7 +10,7 @@ use super::{Command, Environment, Output, block_on};
 use crate::command_line::{FolderArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput};
 use crate::error_catalogue::{CommandError, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
 use crate::snapshots::socket::{Operation, Request, Response, send};
-use crate::snapshots::{Folder, Snapshot, SnapshotLocations, check_name, s3};
+use crate::snapshots::{Folder, Snapshot, SnapshotLocations, check_name, rfc3339, s3};
 
 /// Defaults for flags that are not set.
 #[derive(Debug, Clone)]
@@ -108,7 +108,7 @@ async fn execute(
             }
             let folder = Folder::new(request.dir.as_deref(), data_dir);
             let node = node.unwrap_or(&defaults.node);
-            let locations = SnapshotLocations::open(folder, request.s3.as_ref())
+            let locations = SnapshotLocations::open(folder, request.s3.as_ref(), None)
                 .await
                 .map_err(|e| SNAPSHOT_COMMAND.error(e))?;
             Response::of(node, locations.run(request.operation, node, 0).await)
@@ -146,10 +146,6 @@ enum DataDirError {
     /// The store cannot be read.
     #[error("{}: {source}: {DATA_DIR_HINT}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-}
-
-fn rfc3339(seconds: i64) -> String {
-    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 
 /// An ETCDSnapshotFile of k3s.

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
+use async_trait::async_trait;
 use client::Client;
 use tokio::sync::watch;
 
@@ -192,6 +193,25 @@ pub struct KubeletApiConfig {
     pub tls: Arc<rustls::ServerConfig>,
     /// TLS to the kubelet APIs of other nodes, with a client certificate of this machine.
     pub peers: Arc<rustls::ClientConfig>,
+    /// The second page of metrics, if there is one.
+    pub supervisor: Option<SupervisorMetrics>,
+}
+
+/// The page `/metrics` at the port of the servers, as of an agent of k3s that runs with
+/// `--supervisor-metrics`.
+#[derive(Clone)]
+pub struct SupervisorMetrics {
+    /// Bound and non-blocking.
+    pub listener: Arc<std::net::TcpListener>,
+    /// Families that the process adds to those of the node.
+    pub families: Arc<dyn ProcessFamilies>,
+}
+
+/// Families of metrics of the process beside those of its node.
+#[async_trait]
+pub trait ProcessFamilies: Send + Sync {
+    /// The families in the text format.
+    async fn render(&self) -> String;
 }
 
 impl std::fmt::Debug for KubeletApiConfig {

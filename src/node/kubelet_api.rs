@@ -11,6 +11,7 @@ mod router;
 mod state;
 mod stats;
 mod streaming;
+mod supervisor;
 mod system_logs;
 
 use std::convert::Infallible;
@@ -64,9 +65,32 @@ pub(crate) async fn run(
     let api = KubeletApi { node, table, auth, stats: StatsCache::default(), local_paths };
     let api = Arc::new(api);
     let tasks = api.node.tasks.clone();
-    let router = router::router(api);
     let acceptor = TlsAcceptor::from(config.tls);
-    accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
+    if let Some(supervisor) = config.supervisor {
+        let router = supervisor::router(Arc::clone(&api), supervisor.families);
+        let (acceptor, shutdown, task) = (acceptor.clone(), shutdown.clone(), tasks.clone());
+        tasks.spawn(Kind::Critical, "supervisor metrics", async move {
+            let listener = TcpListener::from_std(supervisor.listener.try_clone()?)?;
+            serve_listener(&listener, "supervisor metrics", router, acceptor, &shutdown, &task)
+                .await;
+            Ok::<(), std::io::Error>(())
+        });
+    }
+    let router = router::router(api);
+    serve_listener(&listener, "kubelet API", router, acceptor, &shutdown, &tasks).await;
+    Ok(())
+}
+
+/// Serves the connections of a listener until shutdown.
+async fn serve_listener(
+    listener: &TcpListener,
+    name: &'static str,
+    router: Router,
+    acceptor: TlsAcceptor,
+    shutdown: &Shutdown,
+    tasks: &base::Tasks,
+) {
+    accept(listener, name, CONNECTIONS_MAX, shutdown, |accepted| {
         let (router, acceptor, stop) = (router.clone(), acceptor.clone(), shutdown.clone());
         tasks.spawn(Kind::Request, "kubelet-api", async move {
             let Accepted { stream, place: _place, .. } = accepted;
@@ -78,7 +102,6 @@ pub(crate) async fn run(
         });
     })
     .await;
-    Ok(())
 }
 
 async fn serve(router: Router, acceptor: TlsAcceptor, stream: TcpStream) {

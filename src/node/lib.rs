@@ -28,7 +28,7 @@ mod volumes;
 
 pub use agent::{NodeError, run};
 pub use config::thresholds::{EvictionThresholds, Threshold, ThresholdError};
-pub use config::{Config, KubeletApiConfig, RuntimeConfig};
+pub use config::{Config, KubeletApiConfig, ProcessFamilies, RuntimeConfig, SupervisorMetrics};
 pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
 pub use resource_usage::{ResourceUsage, ResourceUsageError};
 pub use runtime::containerd::find::find_program;

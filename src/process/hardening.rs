@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, umask};
 
 /// Flags whose value is a secret, each with its long form.
-const SECRET_FLAGS: [(&str, &str); 9] = [
+const SECRET_FLAGS: [(&str, &str); 11] = [
     ("--agent-token", "--agent-token"),
     ("--token", "--token"),
     ("-t", "--token"),
@@ -19,6 +19,8 @@ const SECRET_FLAGS: [(&str, &str); 9] = [
     ("--s3-secret-key", "--etcd-s3-secret-key"),
     ("--etcd-s3-session-token", "--etcd-s3-session-token"),
     ("--s3-session-token", "--etcd-s3-session-token"),
+    ("--etcd-s3-proxy", "--etcd-s3-proxy"),
+    ("--s3-proxy", "--etcd-s3-proxy"),
     ("--datastore-endpoint", "--datastore-endpoint"),
     ("--from", "--from"),
 ];

@@ -296,6 +296,7 @@ fn cluster_settings(
     };
     args.cluster.apply(&mut settings);
     machine.apply_overlay(&mut settings);
+    settings.supervisor_metrics = args.metrics.supervisor_metrics;
     settings
 }
 

@@ -16,6 +16,7 @@ use crate::server::members::join::RECORD;
 use crate::server::store_identity::RecordReplacement;
 use crate::snapshots;
 use crate::snapshots::s3::Bucket;
+use crate::snapshots::s3::secret::resolve;
 use crate::snapshots::source::{self, Source};
 
 pub mod migrate;
@@ -181,10 +182,11 @@ pub async fn download_snapshot(
     config: &Config,
     request: &Request,
 ) -> Result<Request, CommandError> {
-    let (Some(settings), Some(name)) = (&config.snapshots.s3, &request.restore) else {
+    let (Some(bucket), Some(name)) = (&config.snapshots.s3, &request.restore) else {
         return Ok(request.clone());
     };
-    let bucket = Bucket::open(settings.clone()).await.map_err(|e| RESET.error(e))?;
+    let settings = resolve(bucket, None).await.map_err(|e| RESET.error(e))?;
+    let bucket = Bucket::open(settings).await.map_err(|e| RESET.error(e))?;
     let folder = snapshots::default_dir(&config.machine.data_dir);
     super::data_dir::check(&config.machine.data_dir)?;
     let create = || {

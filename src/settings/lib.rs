@@ -53,6 +53,9 @@ pub struct ClusterSettings {
     /// Whether nodes pull images from each other.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub embedded_registry: bool,
+    /// Whether nodes also serve their metrics at the port of the servers (`--supervisor-metrics`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub supervisor_metrics: bool,
     /// The registry for the pause image and for the names of imported images, if one is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_default_registry: Option<String>,
@@ -81,6 +84,7 @@ impl Default for ClusterSettings {
             external_cloud: false,
             pod_mtu: None,
             embedded_registry: false,
+            supervisor_metrics: false,
             system_default_registry: None,
             servers: Vec::new(),
             listen_port: None,
@@ -106,6 +110,7 @@ impl ClusterSettings {
             ("cloud controller", self.external_cloud != other.external_cloud),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
+            ("supervisor metrics", self.supervisor_metrics != other.supervisor_metrics),
             (
                 "system default registry",
                 self.system_default_registry != other.system_default_registry,

@@ -41,6 +41,9 @@ pub(crate) enum Error {
     /// The bucket rejects the operation.
     #[error(transparent)]
     Bucket(#[from] s3::Error),
+    /// The objects of the snapshots cannot be written.
+    #[error("cannot write the ETCDSnapshotFile objects: {0}")]
+    Objects(client::Error),
     /// Blocking work panicked.
     #[error(transparent)]
     Task(#[from] JoinError),

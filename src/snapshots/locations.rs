@@ -2,7 +2,8 @@
 
 use base::tasks::blocking;
 
-use super::s3::{self, Bucket};
+use super::s3::secret::SecretReader;
+use super::s3::{self, Bucket, BucketConfig};
 use super::socket::Operation;
 use super::{Error, Folder, Snapshot};
 
@@ -22,16 +23,22 @@ pub(crate) struct SnapshotLocations {
 }
 
 impl SnapshotLocations {
-    /// Opens the locations, without connecting to the bucket.
+    /// Opens the locations, without connecting to the bucket. `secrets` reads the settings of a
+    /// bucket that are in a Secret.
     ///
     /// # Errors
-    /// The settings of the bucket are invalid.
+    /// The settings of the bucket are invalid or cannot be read.
     pub(crate) async fn open(
         folder: Folder,
-        settings: Option<&s3::Settings>,
+        bucket: Option<&BucketConfig>,
+        secrets: Option<&SecretReader>,
     ) -> Result<Self, Error> {
-        let bucket = match settings {
-            Some(settings) => Some(Bucket::open(settings.clone()).await?),
+        let bucket = match bucket {
+            Some(config) => {
+                let settings =
+                    s3::secret::resolve(config, secrets).await.map_err(s3::Error::from)?;
+                Some(Bucket::open(settings).await?)
+            }
             None => None,
         };
         Ok(Self { folder, bucket })

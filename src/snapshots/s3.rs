@@ -6,6 +6,8 @@
 
 mod error;
 mod http;
+pub(crate) mod proxy;
+pub(crate) mod secret;
 pub(crate) mod settings;
 
 use std::fmt;
@@ -25,6 +27,7 @@ use super::folder::{excess, oldest_first, timestamp};
 use super::{Snapshot, is_valid_name};
 pub(crate) use error::{Error, RequestError};
 use http::{Client, Received, Transfer};
+use proxy::{EnvironmentProxies, ProxyRules};
 
 /// Attempts per request, and the delay before the second one.
 const ATTEMPTS: u32 = 3;
@@ -57,6 +60,30 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// Number of scheduled snapshots to keep; 0 keeps all.
     pub(crate) retention: usize,
+    /// `--etcd-s3-proxy`: a URL, `none`, or empty for the proxies of the environment.
+    pub(crate) proxy: String,
+    /// The proxies of the environment.
+    pub(crate) proxies: EnvironmentProxies,
+}
+
+/// Where the settings of the bucket come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum BucketConfig {
+    /// Flags.
+    Settings(Box<Settings>),
+    /// The Secret of `--etcd-s3-config-secret`, which is read for each operation.
+    Secret(SecretReference),
+}
+
+/// A Secret in `kube-system` with the settings of the bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SecretReference {
+    /// Its name.
+    pub(crate) name: String,
+    /// Number of scheduled snapshots to keep if the Secret does not say; 0 keeps all.
+    pub(crate) retention: usize,
+    /// The proxies of the environment.
+    pub(crate) proxies: EnvironmentProxies,
 }
 
 impl fmt::Debug for Settings {
@@ -111,7 +138,8 @@ impl Bucket {
             token => Credentials::new_with_token(key, secret, token),
         };
         let tls = bucket.base_url().scheme() == "https";
-        let client = Client::new(tls, &settings.ca, settings.unverified).await?;
+        let proxies = ProxyRules::new(&settings.proxy, &settings.proxies).map_err(Error::Proxy)?;
+        let client = Client::new(tls, &settings.ca, settings.unverified, proxies).await?;
         Ok(Self { settings, bucket, credentials, client })
     }
 
@@ -238,6 +266,23 @@ impl Bucket {
     ) -> Result<Vec<String>, Error> {
         let excess = excess(&self.list().await?, &format!("{name}-{node}-"), keep);
         if excess.is_empty() { Ok(excess) } else { self.delete(&excess).await }
+    }
+
+    /// The `spec.s3` of the objects of its snapshots, with the fields of k3s.
+    pub(crate) fn description(&self) -> serde_json::Value {
+        let settings = &self.settings;
+        let (scheme, host) = settings.endpoint.split_once("://").unwrap_or_default();
+        let fields = [
+            ("endpoint", serde_json::Value::from(host)),
+            ("skipSSLVerify", settings.unverified.into()),
+            ("bucket", settings.bucket.as_str().into()),
+            ("region", settings.region.as_str().into()),
+            ("prefix", settings.folder.as_str().into()),
+            ("insecure", (scheme == "http").into()),
+        ];
+        let is_set = |value: &serde_json::Value| *value != false && *value != "";
+        let set = fields.into_iter().filter(|(_, value)| is_set(value));
+        set.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Number of scheduled snapshots to keep.

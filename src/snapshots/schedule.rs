@@ -11,7 +11,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Error, SnapshotLocations, Snapshots};
+use super::{Error, SnapshotLocations, Snapshots, s3};
 use crate::command_line::DurationError;
 
 /// Maximum time between two comparisons with the wall clock, which may be set while a sleep lasts.
@@ -117,30 +117,43 @@ async fn wait_until(due: Timestamp, tasks: &Tasks) -> bool {
 /// Takes a snapshot and applies the retention; returns the names of deleted snapshots.
 async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, Error> {
     let settings = &snapshots.settings;
-    let locations = SnapshotLocations::open(settings.folder.clone(), settings.s3.as_ref()).await?;
-    let saved = snapshots.save(&locations, &settings.name, settings.compress).await;
-    let keep_in_bucket = settings.s3.as_ref().map_or(0, |s3| s3.retention);
-    match saved {
-        Ok(_) => {
-            locations
-                .prune(&settings.name, &settings.node, settings.retention, keep_in_bucket)
-                .await
+    let opened = snapshots.locations(settings.folder.clone(), settings.s3.as_ref()).await;
+    let (locations, failed) = match opened {
+        Ok(locations) => (locations, None),
+        // Without the bucket, a snapshot in the folder is better than none.
+        Err(error) => {
+            (SnapshotLocations { folder: settings.folder.clone(), bucket: None }, Some(error))
         }
-        Err(error) if settings.s3.is_some() => {
+    };
+    let saved = snapshots.save(&locations, &settings.name, settings.compress).await;
+    let keep_in_bucket = locations.bucket.as_ref().map_or(0, s3::Bucket::retention);
+    let prune = async |locations: &SnapshotLocations| {
+        let keep = settings.retention;
+        locations.prune(&settings.name, &settings.node, keep, keep_in_bucket).await
+    };
+    match (saved, failed) {
+        (Ok(_), None) => prune(&locations).await,
+        (Ok(_), Some(error)) => {
+            prune(&locations).await?;
+            Err(error)
+        }
+        (Err(error), _) if locations.bucket.is_some() => {
             // The snapshot may be in the folder and only its upload failed, so the folder is
             // pruned: it must not grow while the bucket fails. The first error is the one that is
             // reported.
             let folder_only = SnapshotLocations { folder: settings.folder.clone(), bucket: None };
-            let _ = folder_only.prune(&settings.name, &settings.node, settings.retention, 0).await;
+            let _ = prune(&folder_only).await;
             Err(error)
         }
-        Err(error) => Err(error),
+        (Err(error), _) => Err(error),
     }
 }
 
 /// Takes a snapshot; a failure becomes a problem of `tasks` until the next success.
 async fn take_and_report(snapshots: &Snapshots, tasks: &Tasks) {
-    match save_and_prune(snapshots).await {
+    let outcome = save_and_prune(snapshots).await;
+    snapshots.record().await;
+    match outcome {
         Ok(deleted) => {
             tasks.problems().clear(PROBLEM);
             if !deleted.is_empty() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use super::locations::Outcome;
-use super::{Error, Folder, Snapshot, SnapshotLocations, Snapshots, s3};
+use super::{Error, Folder, Snapshot, Snapshots, s3};
 use crate::control_socket::{self, RequestError};
 use crate::error_catalogue::CommandError;
 
@@ -49,7 +49,7 @@ pub(crate) struct Request {
     /// Folder, if not the server's.
     pub(crate) dir: Option<PathBuf>,
     /// Bucket, if not the server's.
-    pub(crate) s3: Option<s3::Settings>,
+    pub(crate) s3: Option<s3::BucketConfig>,
 }
 
 /// The response.
@@ -117,14 +117,19 @@ async fn run(snapshots: &Snapshots, data_dir: &Path, request: Request) -> Result
         None => settings.folder.clone(),
     };
     let locations =
-        SnapshotLocations::open(folder, request.s3.as_ref().or(settings.s3.as_ref())).await?;
-    match request.operation {
+        snapshots.locations(folder, request.s3.as_ref().or(settings.s3.as_ref())).await?;
+    let changes = request.operation != Operation::List;
+    let outcome = match request.operation {
         Operation::Save { name, compress } => {
-            let saved = snapshots.save(&locations, &name, compress || settings.compress).await?;
-            Ok(Outcome { snapshots: saved, deleted: Vec::new() })
+            let saved = snapshots.save(&locations, &name, compress || settings.compress).await;
+            saved.map(|snapshots| Outcome { snapshots, deleted: Vec::new() })
         }
         operation => locations.run(operation, &settings.node, settings.retention).await,
+    };
+    if changes {
+        snapshots.record().await;
     }
+    outcome
 }
 
 /// Sends a request to the server of a data directory; `None` if no server is running.

@@ -9,4 +9,8 @@ pub struct MetricsArgs {
     /// 127.0.0.1 and at the node's addresses
     #[arg(long, help_heading = "Listener")]
     pub etcd_expose_metrics: bool,
+    /// Serve the metrics of the node and those named k3s_* also at /metrics of the API port, and
+    /// on agents at that port of theirs; access needs `get` on the path /metrics
+    #[arg(long, help_heading = "Listener")]
+    pub supervisor_metrics: bool,
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use cluster::token::Secret;
 
+use crate::snapshots::s3::proxy::EnvironmentProxies;
+
 /// The S3 bucket that snapshots are also stored in.
 #[derive(Debug, Args, Clone)]
 #[command(next_help_heading = "S3")]
@@ -52,6 +54,17 @@ pub struct S3Args {
     /// Timeout of one request
     #[arg(long, alias = "s3-timeout", value_name = "DURATION", default_value = "5m0s")]
     pub etcd_s3_timeout: String,
+    /// HTTP proxy for the endpoint, or none [default: that of HTTPS_PROXY, HTTP_PROXY and
+    /// NO_PROXY]
+    #[arg(long, alias = "s3-proxy", value_name = "URL")]
+    pub etcd_s3_proxy: Option<Secret>,
+    /// Secret in kube-system with all other settings of S3; used if no other flag of S3 is set,
+    /// and not for restores
+    #[arg(long, alias = "s3-config-secret", value_name = "NAME")]
+    pub etcd_s3_config_secret: Option<String>,
+    /// The proxies of the environment.
+    #[arg(skip)]
+    pub(crate) proxies: EnvironmentProxies,
 }
 
 /// Bucket addressing style.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::Gvr;
 use client::Client;
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
@@ -52,7 +52,10 @@ pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
     Some(User { name, groups, ..User::default() })
 }
 
-/// Key of an access review: user, verb, subresource.
+/// The path of metrics that needs a right for the path instead of one for the node.
+const METRICS_PATH: &str = "/metrics";
+
+/// Key of an access review: user, verb, subresource or [`METRICS_PATH`].
 type ReviewKey = (User, &'static str, &'static str);
 /// Results of access reviews with their expiry.
 type ReviewResults = HashMap<ReviewKey, (bool, Instant)>;
@@ -111,6 +114,32 @@ fn acts_in_pod(path: &str) -> bool {
 impl ApiAuth {
     pub(super) fn new(client: Client, node: &str) -> Self {
         Self { client, node: node.to_owned(), users: Mutex::default(), reviews: Mutex::default() }
+    }
+
+    /// Returns the user of a request: that of the client certificate, or else of the bearer token.
+    pub(super) async fn authenticate(
+        &self,
+        certificate: Option<User>,
+        headers: &HeaderMap,
+    ) -> Result<User, ErrorResponse> {
+        if let Some(user) = certificate {
+            return Ok(user);
+        }
+        let token = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        match token {
+            Some(token) => self.authenticate_token(token).await,
+            None => Err(error_response(StatusCode::UNAUTHORIZED, "Unauthorized")),
+        }
+    }
+
+    /// Authorizes `get` on the path `/metrics`, which belongs to no node, as the API server does.
+    pub(super) async fn authorize_metrics_path(&self, user: &User) -> Result<(), ErrorResponse> {
+        // No subresource of nodes has this name.
+        if self.review_access(user, "get", METRICS_PATH).await? {
+            return Ok(());
+        }
+        let text = format!("Forbidden (user={}, verb=get, path={METRICS_PATH})", user.name);
+        Err(error_response(StatusCode::FORBIDDEN, text))
     }
 
     /// Returns the user of a bearer token.
@@ -195,12 +224,17 @@ impl ApiAuth {
         if let Some(answer) = known {
             return Ok(answer);
         }
-        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
+        let mut spec = json!({
             "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
-            "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes",
-            "subresource": subresource, "name": self.node},
-        }});
+        });
+        if subresource == METRICS_PATH {
+            spec["nonResourceAttributes"] = json!({"verb": verb, "path": METRICS_PATH});
+        } else {
+            spec["resourceAttributes"] = json!({"verb": verb, "version": "v1",
+                "resource": "nodes", "subresource": subresource, "name": self.node});
+        }
+        let body = json!({"apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview", "spec": spec});
         let gvr = Gvr::new("authorization.k8s.io", "v1", "subjectaccessreviews");
         let answer = self.client.post_value(&gvr, "", "", "", &body).await.map_err(|error| {
             tracing::warn!(%error, "cannot review access");

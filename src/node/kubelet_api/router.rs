@@ -9,7 +9,7 @@ use axum::extract::{Extension, Path, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response as AxumResponse};
 use axum::routing::{MethodRouter, any, get};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode};
 
 use super::auth::CertificateUser;
 use super::query::Query;
@@ -21,7 +21,7 @@ use super::{config, local_volumes, logs, stats, streaming, system_logs};
 type Api = State<Arc<KubeletApi>>;
 
 /// Content type of the Prometheus text format.
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(super) const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The router of the kubelet API. Every request, also one without a route, is authorized first.
 pub(super) fn router(api: Arc<KubeletApi>) -> Router {
@@ -74,16 +74,9 @@ async fn authorize(
     request: Request<RequestBody>,
     next: Next,
 ) -> AxumResponse {
-    let token = request.headers().get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let user = match (user, token) {
-        (Some(user), _) => user,
-        (None, Some(token)) => match api.auth.authenticate_token(token).await {
-            Ok(user) => user,
-            Err(refusal) => return refusal.into_response(),
-        },
-        (None, None) => {
-            return text_response(StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
-        }
+    let user = match api.auth.authenticate(user, request.headers()).await {
+        Ok(user) => user,
+        Err(refusal) => return refusal.into_response(),
     };
     let path = request.uri().path();
     if path.starts_with("/v2/") && user.is_node() {

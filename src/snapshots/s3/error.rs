@@ -7,6 +7,8 @@ use http::StatusCode;
 use tokio::task::JoinError;
 
 use super::PAGES_MAX;
+use super::proxy::ProxyError;
+use super::secret::SecretError;
 
 /// Why an operation on the bucket failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +22,12 @@ pub(crate) enum Error {
     /// The CA certificates cannot be used.
     #[error("{0}")]
     Roots(String),
+    /// The proxy is not one.
+    #[error("--etcd-s3-proxy: {0}")]
+    Proxy(ProxyError),
+    /// The Secret with the settings cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A request failed.
     #[error("{location}: {source}")]
     Request { location: String, source: RequestError },
@@ -58,6 +66,12 @@ pub(crate) enum RequestError {
     /// The TLS handshake failed; permanent if the certificate is not trusted.
     #[error("TLS with {address} failed: {source}")]
     Tls { address: String, source: io::Error },
+    /// A variable of the environment is not the URL of a proxy.
+    #[error("{variable}: {source}")]
+    Variable { variable: &'static str, source: ProxyError },
+    /// The proxy rejects the connection to the bucket.
+    #[error("the proxy {address} answers: {line}")]
+    Proxy { address: String, status: u16, line: String },
     /// The connection failed.
     #[error(transparent)]
     Http(#[from] hyper::Error),
@@ -96,7 +110,12 @@ impl RequestError {
             Self::Rejected { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
-            Self::HostName(_) | Self::InvalidRequest(_) | Self::File(_) | Self::Task(_) => false,
+            Self::Proxy { status, .. } => *status >= 500,
+            Self::Variable { .. }
+            | Self::HostName(_)
+            | Self::InvalidRequest(_)
+            | Self::File(_)
+            | Self::Task(_) => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use base::io::{BoxIo, Dial, Tcp};
 use base::pki;
 use base::tasks::blocking;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
+use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited, StreamBody};
@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use super::error::{Error, RequestError};
+use super::proxy::{self, HttpProxy, ProxyRules};
 
 /// Bytes per read of an uploaded file.
 const CHUNK: usize = 64 * 1024;
@@ -90,8 +91,16 @@ pub(super) fn error_message(status: StatusCode, region: Option<&str>, body: &str
 
 /// Opens connections.
 pub(crate) struct Client {
-    /// `None` for HTTP without TLS.
+    /// Trust in the bucket, and in a proxy that is reached over TLS; `None` if neither is.
     tls: Option<Arc<ClientConfig>>,
+    proxies: ProxyRules,
+}
+
+/// A connection for one request.
+struct Connection {
+    io: BoxIo,
+    /// The proxy that forwards the request; none if the connection ends at the bucket.
+    forwarder: Option<HttpProxy>,
 }
 
 impl Client {
@@ -99,28 +108,56 @@ impl Client {
     ///
     /// # Errors
     /// The CA certificates cannot be used.
-    pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, Error> {
-        let tls = match tls {
+    pub(crate) async fn new(
+        tls: bool,
+        ca: &str,
+        unverified: bool,
+        proxies: ProxyRules,
+    ) -> Result<Self, Error> {
+        let tls = match tls || proxies.may_use_tls() {
             true => {
                 let roots = pki::external_roots::client(ca.as_bytes(), unverified, None).await;
                 Some(roots.map_err(|e| Error::Roots(e.to_string()))?)
             }
             false => None,
         };
-        Ok(Self { tls })
+        Ok(Self { tls, proxies })
     }
 
-    async fn connect(&self, url: &url::Url) -> Result<BoxIo, RequestError> {
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    async fn connect(&self, url: &url::Url) -> Result<Connection, RequestError> {
+        let host = proxy::host_of(url);
         let port = url.port_or_known_default().unwrap_or(443);
-        let address = || format!("{host}:{port}");
+        let has_tls = url.scheme() == "https";
+        let proxy = self.proxies.choose(url)?;
+        let mut io = match &proxy {
+            Some(proxy) => {
+                let io = self.dial(&proxy.host, proxy.port).await?;
+                if proxy.tls { self.start_tls(io, &proxy.host, proxy.port).await? } else { io }
+            }
+            None => self.dial(host, port).await?,
+        };
+        if !has_tls {
+            return Ok(Connection { io, forwarder: proxy });
+        }
+        if let Some(proxy) = &proxy {
+            proxy.tunnel(&mut io, host, port).await?;
+        }
+        let io = self.start_tls(io, host, port).await?;
+        Ok(Connection { io, forwarder: None })
+    }
+
+    async fn dial(&self, host: &str, port: u16) -> Result<BoxIo, RequestError> {
         let io = Tcp.dial(host, port).await;
-        let io = io.map_err(|source| RequestError::Connect { address: address(), source })?;
-        let Some(tls) = &self.tls else { return Ok(io) };
+        io.map_err(|source| RequestError::Connect { address: format!("{host}:{port}"), source })
+    }
+
+    async fn start_tls(&self, io: BoxIo, host: &str, port: u16) -> Result<BoxIo, RequestError> {
+        let failed = |source| RequestError::Tls { address: format!("{host}:{port}"), source };
+        let tls = self.tls.as_ref();
+        let tls = tls.ok_or_else(|| failed(io::Error::other("no CA certificates are loaded")))?;
         let name = ServerName::try_from(host.to_owned())?;
         let io = TlsConnector::from(Arc::clone(tls)).connect(name, io).await;
-        io.map(|io| Box::new(io) as BoxIo)
-            .map_err(|source| RequestError::Tls { address: address(), source })
+        io.map(|io| Box::new(io) as BoxIo).map_err(failed)
     }
 
     /// Sends the request and reads its response.
@@ -131,13 +168,19 @@ impl Client {
         headers: &[(&'static str, String)],
         transfer: Transfer<'_>,
     ) -> Result<Received, RequestError> {
-        let io = self.connect(url).await?;
+        let Connection { io, forwarder } = self.connect(url).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
         let authority = url.authority();
-        let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+        let target = match forwarder {
+            Some(_) => &url[..url::Position::AfterQuery],
+            None => &url[url::Position::BeforePath..url::Position::AfterQuery],
+        };
         let mut request = Request::builder().method(method).uri(target);
         request = request.header(HOST, authority).header(USER_AGENT, "kube-lite");
+        if let Some(value) = forwarder.as_ref().and_then(HttpProxy::authorization) {
+            request = request.header(PROXY_AUTHORIZATION, value);
+        }
         for (name, value) in headers {
             let value = HeaderValue::try_from(value.as_str()).map_err(http::Error::from)?;
             request = request.header(HeaderName::from_static(name), value);

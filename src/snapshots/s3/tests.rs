@@ -17,10 +17,10 @@ const GIVEN: [&str; 4] = [
     "--etcd-s3-secret-key=wJalrXUtnFEMI",
 ];
 
-fn parsed(
+fn config(
     flags: &[&str],
     lookup: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Settings>, String> {
+) -> Result<Option<BucketConfig>, String> {
     let argv = ["kube-lite", "etcd-snapshot", "ls"].iter().chain(flags).map(Into::into).collect();
     let Ok(Cli { command: Command::EtcdSnapshot(args) }) = crate::command_line::parse(argv, lookup)
     else {
@@ -28,6 +28,17 @@ fn parsed(
     };
     let SnapshotCommand::Ls(ls) = args.command else { panic!("not ls") };
     settings::from_args(&ls.folder.s3).map_err(|command_error| command_error.to_string())
+}
+
+fn parsed(
+    flags: &[&str],
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Settings>, String> {
+    match config(flags, lookup)? {
+        Some(BucketConfig::Settings(settings)) => Ok(Some(*settings)),
+        None => Ok(None),
+        Some(other) => panic!("{other:?}"),
+    }
 }
 
 fn of(flags: &[&str]) -> Result<Option<Settings>, String> {
@@ -80,6 +91,32 @@ fn invalid_flags_are_rejected_by_name() {
         let error = of(&flags).unwrap_err();
         assert!(error.contains(want) && !error.contains("wJalrXUtnFEMI"), "{flags:?}: {error}");
     }
+}
+
+#[test]
+fn a_secret_describes_the_bucket_only_if_no_flag_or_variable_does() {
+    let config = |flags: &[&str], lookup: &dyn Fn(&str) -> Option<String>| {
+        let flags = [&["--etcd-s3", "--etcd-s3-config-secret=own"], flags].concat();
+        config(&flags, lookup)
+    };
+    let none = |_: &str| None;
+    let of_secret = |config: Result<Option<BucketConfig>, String>| match config {
+        Ok(Some(BucketConfig::Secret(secret))) => Some((secret.name, secret.retention)),
+        _ => None,
+    };
+    let retention = ["--etcd-s3-retention=9", "--etcd-s3-timeout=300s"];
+    assert_eq!(of_secret(config(&retention, &none)), Some(("own".to_owned(), 9)));
+    // Proxies of the environment apply to both.
+    let proxy = |name: &str| (name == "HTTPS_PROXY").then(|| "http://p".to_owned());
+    assert_eq!(of_secret(config(&[], &proxy)), Some(("own".to_owned(), 5)));
+    for flag in ["--etcd-s3-region=eu-west-1", "--etcd-s3-insecure", "--etcd-s3-proxy=none"] {
+        let error = config(&[flag], &none).unwrap_err();
+        assert!(error.contains("--etcd-s3 needs --etcd-s3-bucket"), "{flag}: {error}");
+    }
+    let key = |name: &str| (name == "AWS_ACCESS_KEY_ID").then(|| "key".to_owned());
+    assert!(config(&[], &key).unwrap_err().contains("--etcd-s3 needs --etcd-s3-bucket"));
+    let error = config(&["--etcd-s3-config-secret=a/b"], &none).unwrap_err();
+    assert!(error.contains("--etcd-s3-config-secret=a/b: is not the name of a Secret"), "{error}");
 }
 
 #[test]
@@ -188,6 +225,32 @@ async fn a_rejection_is_final_and_a_busy_service_is_given_up_after_three_attempt
     let error = bucket(&endpoint, &[]).await.put(&path, "a-1").await.unwrap_err().to_string();
     assert_eq!(error, "s3://b/f/a-1: the bucket answers 503");
     assert_eq!(serving.join().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_proxy_forwards_requests_without_tls_and_connects_the_others() {
+    let flags = |proxy: &str| format!("--etcd-s3-proxy=http://me:pass@{proxy}");
+    let (proxy, serving) = service(vec![OK]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    std::fs::write(&path, "x").unwrap();
+    let plain = bucket("bucket.example:9000", &[&flags(&proxy)]).await;
+    plain.put(&path, "a-1").await.unwrap();
+    let asked = serving.join().unwrap();
+    assert!(asked[0].starts_with("PUT http://bucket.example:9000/b/f/a-1?"), "{}", asked[0]);
+    assert!(asked[0].contains("\r\nhost: bucket.example:9000\r\n"), "{}", asked[0]);
+    // base64 of me:pass
+    assert!(asked[0].contains("\r\nproxy-authorization: Basic bWU6cGFzcw==\r\n"), "{}", asked[0]);
+    let denied = "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n";
+    let (proxy, serving) = service(vec![denied]);
+    let settings = of(&["--etcd-s3-endpoint=bucket.example", &flags(&proxy)]).unwrap().unwrap();
+    let error = Bucket::open(settings).await.unwrap().list().await.unwrap_err().to_string();
+    let want =
+        format!("s3://b/: the proxy {proxy} answers: HTTP/1.1 407 Proxy Authentication Required");
+    assert_eq!(error, want);
+    let asked = serving.join().unwrap();
+    assert!(asked[0].starts_with("CONNECT bucket.example:443 HTTP/1.1\r\n"), "{}", asked[0]);
+    assert!(asked[0].contains("\r\nProxy-Authorization: Basic bWU6cGFzcw==\r\n"), "{}", asked[0]);
 }
 
 #[tokio::test]
