@@ -4,8 +4,9 @@
 #          (as root, KUBE_LITE_BIN set; instead of tests/lib/server.sh, which it includes)
 #
 #   guest NAME [option...]       switches a machine on and waits until it accepts commands; with
-#                                  `nowait` returns at once. Options: systemd (otherwise a plain
-#                                  init), aarch64 (only a plain init), cpus=N (2), memory=MB (1024)
+#                                  `nowait` returns at once. Options: systemd or openrc (otherwise a
+#                                  plain init), aarch64 (only a plain init), cpus=N (2),
+#                                  memory=MB (1024)
 #   wait_for NAME...             waits until these accept commands
 #   in_guest NAME command...     runs a command in the guest (one string is a shell's command line)
 #                                  with the input, output and status of the caller
@@ -81,9 +82,10 @@ option() { # name of a guest, option, default: prints its value
 }
 power_on() { # name, `nowait`
   local name=$1 number=${guest_number[$1]} init=/usr/local/sbin/init base=x86_64 console=ttyS0 \
-    link hex
+    link hex manager=
   local machine=(-machine q35 -cpu max)
   case ${guest_options[$name]} in *" systemd "*) init=/sbin/init ;; esac
+  case ${guest_options[$name]} in *" openrc "*) manager=openrc ;; esac
   case ${guest_options[$name]} in
     *" aarch64 "*) base=aarch64 console=ttyAMA0 machine=(-machine virt -cpu cortex-a72) ;;
   esac
@@ -91,6 +93,7 @@ power_on() { # name, `nowait`
   machine+=(-accel "${KUBE_LITE_GUEST_ACCEL:-tcg,thread=multi}")
   hex=$(printf %02x "$number")
   identity="guest.init=$init guest.name=$name guest.number=$number systemd.show_status=0"
+  [ -z "$manager" ] || identity="$identity guest.openrc=1"
   for link in lan ctl; do
     ip link del "$link$number" 2>/dev/null
     ip tuntap add dev "$link$number" mode tap && ip link set "$link$number" master "$link" up ||
