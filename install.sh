@@ -1300,7 +1300,14 @@ echo "$list" | while read -r path; do
     else rm -rf "$path"; fi ;;
   esac
 done
-case $service in systemd) systemctl daemon-reload ;; esac
+case $service in
+  systemd) systemctl daemon-reload ;;
+  # OpenRC keeps the group of a service.
+  openrc)
+    for group in "$system" "openrc.$system" "openrc/$system" "unified/$system"; do
+      rmdir "/sys/fs/cgroup/$group" 2>/dev/null
+    done ;;
+esac
 # The groups are empty by now; rmdir fails for a group that still has a process.
 [ -n "$shared" ] ||
   for group in "/sys/fs/cgroup/$cgroup_root/kubepods" /sys/fs/cgroup/*/"$cgroup_root/kubepods"; do
