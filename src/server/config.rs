@@ -300,12 +300,29 @@ fn cluster_settings(
     settings
 }
 
-/// The first external address of the node in the family of Service `kubernetes`: endpoints of
-/// another family are not published.
-fn first_external(machine: &Machine, cluster: &ClusterSettings) -> Option<IpAddr> {
+/// Controllers that flags of kube-lite switch off.
+fn disabled_controllers(args: &ServerArgs) -> Vec<String> {
+    let switches = [
+        ("cloud-node-controller", args.cloud.disable_cloud_controller),
+        ("local-path-provisioner", args.disable.iter().any(|name| name == "local-storage")),
+    ];
+    let off = switches.into_iter().filter(|(_, is_off)| *is_off);
+    off.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The addresses at which nodes reach the API, and at which the other members of the store reach
+/// this one. The first is by default the node's external address in the family of Service
+/// `kubernetes`: endpoints of another family are not published.
+fn own_addresses(
+    args: &ServerArgs,
+    machine: &Machine,
+    cluster: &ClusterSettings,
+) -> (IpAddr, IpAddr) {
+    let peer_address = args.advertise_address.unwrap_or(machine.ip());
     let family = cluster.service_cidrs.first().map(settings::Cidr::family);
     let mut external = machine.args.addresses.node_external_ip.iter().copied();
-    external.find(|ip| Some(settings::Family::of(*ip)) == family)
+    let external = external.find(|ip| Some(settings::Family::of(*ip)) == family);
+    (args.advertise_address.or(external).unwrap_or(peer_address), peer_address)
 }
 
 /// The administrator's kubeconfig: its path and mode.
@@ -363,17 +380,10 @@ impl Config {
         if is_disabled("coredns") {
             cluster_dns.clear();
         }
-        if args.cloud.disable_cloud_controller {
-            components.disabled_controllers.push("cloud-node-controller".into());
-        }
-        if is_disabled("local-storage") {
-            components.disabled_controllers.push("local-path-provisioner".into());
-        }
+        components.disabled_controllers.extend(disabled_controllers(&args));
         let cluster = cluster_settings(&args, ranges, cluster_dns, &machine);
         machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
-        let external = first_external(&machine, &cluster);
-        let peer_address = args.advertise_address.unwrap_or(machine.ip());
-        let advertise = args.advertise_address.or(external).unwrap_or(peer_address);
+        let (advertise, peer_address) = own_addresses(&args, &machine, &cluster);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);
         let node_ports = node_ports(&args.service_node_port_range)?;
         let [token, agent_token] = join_secrets(&args, join.is_some())?;
