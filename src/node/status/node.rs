@@ -1,5 +1,6 @@
 //! The Node object: registration, status and lease. Pods do not depend on it.
 
+mod addresses;
 mod flags;
 mod status;
 
@@ -92,6 +93,9 @@ pub(crate) async fn run(
     let mut renew_at = base::clock::now();
     while !shutdown.is_requested() {
         let deleted = reporter.observed.deleted.load(Ordering::Relaxed);
+        if !deleted {
+            reporter.annotate().await;
+        }
         let ready = deleted || reporter.status().await;
         if base::clock::now() >= renew_at {
             if !deleted {
@@ -162,9 +166,6 @@ const INSTANCE_TYPE: [&str; 2] =
 /// Taint of a node that waits for a cloud controller
 /// (`cloudproviderapi.TaintExternalCloudProvider`).
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Annotation with the addresses of `--node-ip`, from which a cloud controller selects
-/// (`cloudproviderapi.AnnotationAlphaProvidedIPAddr`).
-const PROVIDED_ADDRESSES: &str = "alpha.kubernetes.io/provided-node-ip";
 
 /// Taints of a new node: those of the flags, and that of nodes without cloud controller.
 fn initial_taints(config: &Config) -> Vec<core::Taint> {
@@ -180,15 +181,7 @@ fn initial_taints(config: &Config) -> Vec<core::Taint> {
     taints
 }
 
-/// The annotation with the addresses that a cloud controller may select.
-fn provided_addresses(config: &Config) -> Option<(String, String)> {
-    let ips: Vec<String> = config.node_ips().iter().map(ToString::to_string).collect();
-    (config.external_cloud && config.addresses_are_set)
-        .then(|| (PROVIDED_ADDRESSES.to_owned(), ips.join(",")))
-}
-
-/// The merge patch of the parts that a cloud controller would set, where an existing node lacks
-/// them.
+/// The merge patch of the parts that a cloud controller would set or reads, where they differ.
 fn cloud_patch(config: &Config, node: &core::Node) -> Option<Value> {
     let mut patch = serde_json::Map::new();
     let spec = node.spec.as_ref();
@@ -196,11 +189,9 @@ fn cloud_patch(config: &Config, node: &core::Node) -> Option<Value> {
     if !has_id && !config.provider_id.is_empty() {
         patch.insert("spec".into(), json!({"providerID": config.provider_id}));
     }
-    let notes = node.metadata.annotations.as_ref();
-    if let Some((name, value)) = provided_addresses(config)
-        && notes.and_then(|notes| notes.get(&name)) != Some(&value)
-    {
-        patch.insert("metadata".into(), json!({"annotations": {name: value}}));
+    let annotations = addresses::changed(config, node.metadata.annotations.as_ref());
+    if !annotations.is_empty() {
+        patch.insert("metadata".into(), json!({"annotations": annotations}));
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
@@ -235,7 +226,7 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
     let mut annotations = flags.annotations();
     annotations
         .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
-    annotations.extend(provided_addresses(&node.identity.config));
+    annotations.extend(addresses::of_new_node(&node.identity.config));
     let mut labels = node.identity.config.labels.clone();
     labels.extend(own.clone());
     let taints = initial_taints(&node.identity.config);
@@ -287,6 +278,16 @@ struct NodeReporter {
 }
 
 impl NodeReporter {
+    /// Updates the annotations with the addresses after these have changed.
+    async fn annotate(&mut self) {
+        let Some(patch) = cloud_patch(&self.node.identity.config, &self.object) else { return };
+        let name = &self.node.identity.config.node_name;
+        match self.node.api.client.patch("", name, "", &Patch::Merge(&patch)).await {
+            Ok(object) => self.object = object,
+            Err(error) => tracing::debug!(%error, "cannot update the annotations of the node"),
+        }
+    }
+
     /// Writes the status if it changed or the interval is over; returns whether the node is ready.
     async fn status(&mut self) -> bool {
         let (mut status, ready) = status::node_status(&self.node).await;
@@ -403,15 +404,16 @@ mod tests {
         let patch = |config: &Config, value: Value| {
             cloud_patch(config, &serde_json::from_value(value).unwrap())
         };
+        let notes = json!({"annotations": addresses::of_new_node(&config)});
         let id = json!({"spec": {"providerID": "kube-lite://n"}});
-        assert_eq!(patch(&config, json!({"metadata": {}})), Some(id));
-        let known = json!({"metadata": {}, "spec": {"providerID": "k3s://n"}});
+        assert_eq!(patch(&config, json!({"metadata": notes})), Some(id));
+        let known = json!({"metadata": notes, "spec": {"providerID": "k3s://n"}});
         assert_eq!(patch(&config, known), None, "a provider id never changes");
         config.provider_id = String::new();
         (config.external_cloud, config.addresses_are_set) = (true, true);
         let taint = initial_taints(&config).remove(0);
         assert_eq!((&*taint.key, &*taint.effect), (UNINITIALIZED, "NoSchedule"));
-        let note = json!({"metadata": {"annotations": {PROVIDED_ADDRESSES: "192.0.2.1"}}});
+        let note = json!({"metadata": {"annotations": {addresses::PROVIDED: "192.0.2.1"}}});
         assert_eq!(patch(&config, json!({"metadata": {}})), Some(note.clone()));
         assert_eq!(patch(&config, note), None);
     }
