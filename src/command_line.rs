@@ -25,9 +25,11 @@ pub use args::{
     SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
     command,
 };
+pub(crate) use args::{SHUTDOWN_CRITICAL_DEFAULT, SHUTDOWN_DEFAULT};
 pub use defaults::Locations;
 pub use environment::{data_dir, variable_state, without_effect};
 pub use flags::{FlagState, flag_state};
 pub use merge::{Stop, parse};
+pub(crate) use suggestion::nearest;
 pub use time::{DurationError, duration};
 pub use token_source::read_token;

@@ -7,6 +7,7 @@ mod flannel;
 mod flannel_conf;
 mod images;
 mod kubelet_args;
+mod kubelet_config;
 mod name;
 mod node_id;
 mod proxy_args;
@@ -37,6 +38,9 @@ use crate::preflight::{self, Finding, Programs, Verdict};
 /// Default ports of the etcd-compatible API and of connections between servers.
 const STORE_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+
+/// The folder with files of KubeletConfiguration in the data directory, as in that of k3s.
+const KUBELET_DROP_INS: &str = "agent/etc/kubelet.conf.d";
 
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
@@ -219,17 +223,18 @@ impl Machine {
         mut args: NodeArgs,
         locations: &Locations,
     ) -> Result<Self, CommandError> {
-        let mut kubelet = kubelet_args::parse(&args.components.kubelet_arg)?;
+        let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
+        if !data_dir.is_absolute() {
+            return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
+        }
+        let drop_ins = data_dir.join(KUBELET_DROP_INS);
+        let mut kubelet = kubelet_args::parse(&args.components.kubelet_arg, &drop_ins)?;
         args.protect_kernel_defaults |= kubelet.protect_kernel_defaults;
         if let Some(path) = kubelet.resolv_conf.take() {
             args.resolv_conf = path;
         }
         if let Some(path) = kubelet.root_dir.take() {
             args.kubelet_root_dir = path;
-        }
-        let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
-        if !data_dir.is_absolute() {
-            return Err(invalid_flag("data-dir", data_dir.display(), "must be an absolute path"));
         }
         let node_name = checked_node_name(&args, &data_dir)?;
         let node_ips = if args.node_ip.is_empty() {
@@ -250,6 +255,7 @@ impl Machine {
         without_effect.append(&mut kubelet.without_effect);
         without_effect.append(&mut flannel.without_effect);
         let (labels, taints) = labels_and_taints(&args, &kubelet)?;
+        let kubelet_shutdown = kubelet.shutdown_grace;
         Ok(Self {
             images,
             listen,
@@ -264,7 +270,7 @@ impl Machine {
             without_effect,
             power: node::MachineShutdown::default(),
             resource_usage: node::ResourceUsage::default(),
-            shutdown_grace: flags::shutdown_grace(&args)?,
+            shutdown_grace: flags::shutdown_grace(&args, kubelet_shutdown)?,
             data_dir,
             node_name,
             node_ips,

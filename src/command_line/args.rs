@@ -26,6 +26,7 @@ mod token;
 pub(crate) use self::cluster::ClusterArgs;
 pub(crate) use self::images::RegistryArgs;
 pub(crate) use self::manifests::ManifestArgs;
+pub(crate) use self::node::{SHUTDOWN_CRITICAL_DEFAULT, SHUTDOWN_DEFAULT};
 pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };

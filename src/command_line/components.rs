@@ -6,6 +6,7 @@ pub mod controller_manager;
 pub mod etcd;
 pub mod feature_gates;
 pub mod kubelet;
+pub mod kubelet_config;
 pub mod proxy;
 pub mod scheduler;
 
@@ -41,11 +42,22 @@ pub struct Component {
     pub arguments: &'static [(&'static str, Effect)],
 }
 
+/// An argument of the form `NAME=VALUE`, and where it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedArgument {
+    /// The argument.
+    pub text: String,
+    /// The file and the field, as messages name them; `None` for the flag.
+    pub place: Option<String>,
+}
+
 /// The arguments that have an effect, and sentences about those that have none.
 #[derive(Debug, Default)]
 pub struct Arguments {
     flag: &'static str,
     values: BTreeMap<&'static str, Vec<String>>,
+    /// The places of arguments that files give.
+    places: BTreeMap<&'static str, String>,
     /// Arguments that change nothing, each with the reason.
     pub without_effect: Vec<String>,
 }
@@ -60,12 +72,29 @@ impl Component {
     /// # Errors
     /// An argument that is unknown, refused, given twice or lacks its value, by name.
     pub fn parse(&self, given: &[String]) -> Result<Arguments, CommandError> {
+        let given = given.iter().map(|text| PlacedArgument { text: text.clone(), place: None });
+        self.parse_given(&given.collect::<Vec<_>>())
+    }
+
+    /// Checks arguments of flags and of files.
+    ///
+    /// # Errors
+    /// As [`Component::parse`].
+    pub fn parse_given(&self, given: &[PlacedArgument]) -> Result<Arguments, CommandError> {
         let mut arguments = Arguments { flag: self.flag, ..Arguments::default() };
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-        for argument in given {
-            let (name, value) = component_config::flags::parts(argument);
-            let at = format!("--{}={name}", self.flag);
+        for PlacedArgument { text, place } in given {
+            let (name, value) = component_config::flags::parts(text);
             let Some((name, effect)) = self.effect(name) else { return Err(self.unknown(name)) };
+            if let Some(place) = place {
+                let place = if arguments.values.contains_key(name) {
+                    format!("{} and {place}", arguments.place(name))
+                } else {
+                    place.clone()
+                };
+                arguments.places.insert(name, place);
+            }
+            let at = arguments.place(name);
             let text = value.unwrap_or("true");
             if effect != Effect::List && seen.insert(name, text).is_some() {
                 let why = format!("{at} is given twice; remove one of them");
@@ -121,6 +150,12 @@ impl Component {
 }
 
 impl Arguments {
+    /// Where an argument is given: the flag, or the file and the field.
+    pub fn place(&self, name: &str) -> String {
+        let place = self.places.get(name).cloned();
+        place.unwrap_or_else(|| format!("--{}={name}", self.flag))
+    }
+
     /// The value of an argument.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.values.get(name)?.last().map(String::as_str)
@@ -134,7 +169,7 @@ impl Arguments {
     /// The error of an invalid value.
     pub fn invalid(&self, name: &str, why: impl std::fmt::Display) -> CommandError {
         let value = self.value(name).unwrap_or_default();
-        BAD_VALUE.usage_error(format!("--{}={name}={value}: {why}", self.flag))
+        BAD_VALUE.usage_error(format!("{}={value}: {why}", self.place(name)))
     }
 
     /// A value within `range`.
@@ -186,27 +221,16 @@ impl Arguments {
         if gates.is_empty() {
             return Ok(());
         }
-        feature_gates::check(&gates)
-            .map_err(|error| match error {
-                feature_gates::GateError::Differs { .. } => UNSUPPORTED_FLAG.usage_error(format!(
-                    "--{}={}: {error}",
-                    self.flag,
-                    feature_gates::ARGUMENT
-                )),
-                error => BAD_VALUE.usage_error(format!(
-                    "--{}={}: {error}",
-                    self.flag,
-                    feature_gates::ARGUMENT
-                )),
-            })
-            .map(|()| {
-                let note = format!(
-                    "--{}={}={gates}: is what kube-lite does in any case",
-                    self.flag,
-                    feature_gates::ARGUMENT
-                );
-                self.without_effect.push(note);
-            })
+        let place = self.place(feature_gates::ARGUMENT);
+        feature_gates::check(&gates).map_err(|error| match error {
+            feature_gates::GateError::Differs { .. } => {
+                UNSUPPORTED_FLAG.usage_error(format!("{place}: {error}"))
+            }
+            error => BAD_VALUE.usage_error(format!("{place}: {error}")),
+        })?;
+        let note = format!("{place}={gates}: is what kube-lite does in any case");
+        self.without_effect.push(note);
+        Ok(())
     }
 }
 

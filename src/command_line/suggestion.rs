@@ -1,7 +1,7 @@
 //! The flag that a misspelled name probably means.
 
 /// The known flag nearest to `name`, when near enough.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let best = known.map(|k| (distance(name, k), k)).min()?;
     (best.0 <= name.len() / 3 + 1).then(|| best.1.to_owned())
 }

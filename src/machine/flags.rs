@@ -9,7 +9,7 @@ use api::validation::names::{dns1123_subdomain, label_value, qualified_name};
 
 use node::ShutdownGracePeriod;
 
-use crate::command_line::{NodeArgs, duration};
+use crate::command_line::{NodeArgs, SHUTDOWN_CRITICAL_DEFAULT, SHUTDOWN_DEFAULT, duration};
 use crate::error_catalogue::{BAD_VALUE, CommandError};
 
 /// The error for the value of a flag.
@@ -72,7 +72,7 @@ pub(super) fn dns_names(flag: &str, given: &[String]) -> Result<(), CommandError
 }
 
 /// The longest time by which pods may delay a shutdown of the machine.
-const SHUTDOWN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const SHUTDOWN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A duration of at most a day.
 fn parse_duration(flag: &str, text: &str) -> Result<Duration, CommandError> {
@@ -83,8 +83,18 @@ fn parse_duration(flag: &str, text: &str) -> Result<Duration, CommandError> {
     }
 }
 
-/// How long pods may take to terminate when the machine shuts down.
-pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<ShutdownGracePeriod, CommandError> {
+/// How long pods may take to terminate when the machine shuts down. `of_files` replaces the
+/// defaults of the flags.
+pub(super) fn shutdown_grace(
+    args: &NodeArgs,
+    of_files: Option<ShutdownGracePeriod>,
+) -> Result<ShutdownGracePeriod, CommandError> {
+    if let Some(of_files) = of_files
+        && args.shutdown_grace_period == SHUTDOWN_DEFAULT
+        && args.shutdown_grace_period_critical_pods == SHUTDOWN_CRITICAL_DEFAULT
+    {
+        return Ok(of_files);
+    }
     let total = parse_duration("shutdown-grace-period", &args.shutdown_grace_period)?;
     let flag = "shutdown-grace-period-critical-pods";
     let given = &args.shutdown_grace_period_critical_pods;

@@ -1,17 +1,19 @@
-//! The settings in `--kubelet-arg`.
+//! The settings in `--kubelet-arg` and in files of KubeletConfiguration.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
-use node::EvictionThresholds;
+use node::{EvictionThresholds, ShutdownGracePeriod};
 
 use super::flags;
-use crate::command_line::components::Arguments;
+use super::kubelet_config::{FieldArguments, KubeletConfig};
 use crate::command_line::components::kubelet::KUBELET;
-use crate::error_catalogue::{CommandError, UNSUPPORTED_FLAG};
+use crate::command_line::components::kubelet_config::{CONFIG_FIELDS, SHUTDOWN, SHUTDOWN_CRITICAL};
+use crate::command_line::components::{Arguments, PlacedArgument};
+use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
 
 /// Maximum number of image pulls at one time.
 const PULLS_MAX: usize = 64;
@@ -44,6 +46,8 @@ pub(super) struct KubeletSettings {
     pub(super) protect_kernel_defaults: bool,
     pub(super) resolv_conf: Option<PathBuf>,
     pub(super) root_dir: Option<PathBuf>,
+    /// The grace periods at a shutdown of the machine, which only files set.
+    pub(super) shutdown_grace: Option<ShutdownGracePeriod>,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -78,12 +82,55 @@ impl KubeletSettings {
     }
 }
 
-/// Checks the arguments.
+/// Reads the files that the arguments name. Those of `drop_ins`, the folder in the data directory,
+/// apply where there is no argument `config-dir`.
+fn read_files(given: &Arguments, drop_ins: &Path) -> Result<KubeletConfig, CommandError> {
+    let file = absolute(given, "config")?;
+    let folder = absolute(given, "config-dir")?;
+    let folder = folder.or_else(|| drop_ins.is_dir().then(|| drop_ins.to_owned()));
+    KubeletConfig::read(file.as_deref(), folder.as_deref())
+        .map_err(|error| BAD_VALUE.usage_error(error))
+}
+
+/// Checks the arguments, and the fields of files. An argument takes precedence over the field.
 ///
 /// # Errors
-/// The first argument that is invalid or not supported, by name.
-pub(super) fn parse(given: &[String]) -> Result<KubeletSettings, CommandError> {
-    let mut arguments = KUBELET.parse(given)?;
+/// The first argument or field that is invalid or not supported, by name.
+pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings, CommandError> {
+    let mut files = read_files(&KUBELET.parse(given)?, drop_ins)?;
+    let names: Vec<&str> =
+        given.iter().map(|text| component_config::flags::parts(text).0).collect();
+    let FieldArguments { arguments: fields, own } =
+        files.arguments(&names).map_err(|error| BAD_VALUE.usage_error(error))?;
+    let mut all: Vec<PlacedArgument> =
+        given.iter().map(|text| PlacedArgument { text: text.clone(), place: None }).collect();
+    all.extend(fields);
+    let mut own = CONFIG_FIELDS.parse_given(&own)?;
+    let mut settings = settings(KUBELET.parse_given(&all)?)?;
+    settings.shutdown_grace = shutdown_grace(&own)?;
+    settings.without_effect.append(&mut own.without_effect);
+    settings.without_effect.append(&mut files.not_read);
+    Ok(settings)
+}
+
+/// The grace periods of a file. As in the kubelet, one that is not set is zero.
+fn shutdown_grace(own: &Arguments) -> Result<Option<ShutdownGracePeriod>, CommandError> {
+    let total = own.duration(SHUTDOWN, Duration::ZERO)?;
+    let critical = own.duration(SHUTDOWN_CRITICAL, Duration::ZERO)?;
+    if total.is_none() && critical.is_none() {
+        return Ok(None);
+    }
+    let (total, critical) = (total.unwrap_or_default(), critical.unwrap_or_default());
+    if total > flags::SHUTDOWN_MAX {
+        return Err(own.invalid(SHUTDOWN, "must be at most a day"));
+    }
+    if critical > total {
+        return Err(own.invalid(SHUTDOWN_CRITICAL, "must not be longer than shutdownGracePeriod"));
+    }
+    Ok(Some(ShutdownGracePeriod { total, critical }))
+}
+
+fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let pids = arguments.number::<i64>("pod-max-pids", -1..=i64::MAX)?;
     let eviction = arguments.value("eviction-hard").map(EvictionThresholds::parse).transpose();
     let (gc_high, gc_low) = image_thresholds(&arguments)?;
@@ -116,6 +163,7 @@ pub(super) fn parse(given: &[String]) -> Result<KubeletSettings, CommandError> {
         protect_kernel_defaults: arguments.boolean("protect-kernel-defaults")?.unwrap_or_default(),
         resolv_conf: absolute(&arguments, "resolv-conf")?,
         root_dir: absolute(&arguments, "root-dir")?,
+        shutdown_grace: None,
         without_effect: arguments.without_effect,
     })
 }
@@ -213,8 +261,8 @@ fn image_pulls(arguments: &Arguments) -> Result<Option<usize>, CommandError> {
 }
 
 fn image_age(arguments: &Arguments) -> Result<Option<Duration>, CommandError> {
-    let age = arguments.duration("minimum-image-ttl-duration", Duration::ZERO)?;
-    Ok(age.or(arguments.duration("image-minimum-gc-age", Duration::ZERO)?))
+    let age = arguments.duration("image-minimum-gc-age", Duration::ZERO)?;
+    Ok(age.or(arguments.duration("minimum-image-ttl-duration", Duration::ZERO)?))
 }
 
 fn log_size(arguments: &Arguments) -> Result<Option<u64>, CommandError> {
@@ -241,13 +289,14 @@ fn tls_version(arguments: &mut Arguments) -> Result<(), CommandError> {
     match arguments.value(NAME) {
         None => Ok(()),
         Some(version @ ("VersionTLS10" | "VersionTLS11" | "VersionTLS12")) => {
-            let note = format!("--kubelet-arg={NAME}={version}: the minimum is always TLS 1.2");
+            let place = arguments.place(NAME);
+            let note = format!("{place}={version}: the minimum is always TLS 1.2");
             arguments.without_effect.push(note);
             Ok(())
         }
         Some(version @ "VersionTLS13") => Err(UNSUPPORTED_FLAG.usage_error(format!(
-            "--kubelet-arg={NAME}={version} is not supported: clients of TLS 1.2 are always \
-             accepted"
+            "{}={version} is not supported: clients of TLS 1.2 are always accepted",
+            arguments.place(NAME)
         ))),
         Some(_) => Err(arguments.invalid(NAME, "must be VersionTLS12")),
     }
@@ -259,7 +308,7 @@ mod tests {
 
     fn parse(given: &[&str]) -> Result<KubeletSettings, String> {
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
-        super::parse(&given).map_err(|error| error.to_string())
+        super::parse(&given, Path::new("/none")).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -317,12 +366,53 @@ mod tests {
             ("cloud-provider=aws", "must be external"),
             ("tls-min-version=VersionTLS13", "clients of TLS 1.2 are always accepted"),
             ("resolv-conf=etc", "must be an absolute path"),
-            ("config=/etc/kubelet.yaml", "files of KubeletConfiguration are not read"),
+            ("config=kubelet.yaml", "--kubelet-arg=config=kubelet.yaml: must be an absolute path"),
+            ("config=/none/kubelet.yaml", "/none/kubelet.yaml: No such file"),
+            ("config-dir=/none", "/none: No such file"),
             ("read-only-port=10255", "every request to a kubelet is authenticated"),
             ("feature-gates=Nope=true", "unrecognized feature gate: Nope"),
         ] {
             let error = parse(&[given]).unwrap_err();
             assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_have_the_decisions_of_arguments_with_their_place() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("10.conf");
+        let run = |text: &str, given: &[&str]| {
+            let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration";
+            std::fs::write(&file, format!("{kind}\n{text}\n")).unwrap();
+            let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+            super::parse(&given, root.path()).map_err(|error| error.to_string())
+        };
+        let settings = run(
+            "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
+             featureGates: {NodeSwap: true}\ncpuManagerPolicy: none",
+            &["max-pods=60"],
+        )
+        .unwrap();
+        assert_eq!((settings.max_pods, settings.pod_pids_max), (Some(60), Some(99)));
+        let grace = settings.shutdown_grace.unwrap();
+        assert_eq!((grace.total.as_secs(), grace.critical.as_secs()), (20, 0));
+        let place = file.display();
+        let note = format!("{place}: logging.verbosity: use -v or --debug of kube-lite");
+        assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
+        for (text, want) in [
+            ("maxPods: -1", ": maxPods=-1: must be a number from 1"),
+            ("cpuManagerPolicy: static", ": cpuManagerPolicy=static is not supported: containers"),
+            ("clusterDNS: [10.0.0.10]", ": clusterDNS is not supported: use --cluster-dns of"),
+            ("memorySwap: {swapBehavior: LimitedSwap}", ": memorySwap.swapBehavior=LimitedSwap is"),
+            ("tlsMinVersion: VersionTLS13", ": tlsMinVersion=VersionTLS13 is not supported"),
+            ("featureGates: {Nope: true}", ": featureGates: unrecognized feature gate: Nope"),
+            (
+                "shutdownGracePeriodCriticalPods: 5s",
+                ": shutdownGracePeriodCriticalPods=5s: must not be longer than shutdownGracePeriod",
+            ),
+        ] {
+            let error = run(text, &[]).unwrap_err();
+            assert!(error.contains(&format!("{place}{want}")), "{error}");
         }
     }
 }

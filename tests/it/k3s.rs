@@ -3,14 +3,16 @@
 
 use std::fmt::Write;
 
-use kube_lite::command_line::components::Effect;
 use kube_lite::command_line::components::apiserver::APISERVER;
 use kube_lite::command_line::components::controller_manager::{
     CLOUD_CONTROLLER_MANAGER, CONTROLLER_MANAGER,
 };
 use kube_lite::command_line::components::etcd::ETCD;
+use kube_lite::command_line::components::kubelet::KUBELET;
+use kube_lite::command_line::components::kubelet_config::{CONFIG_FIELDS, FIELDS};
 use kube_lite::command_line::components::proxy::PROXY;
 use kube_lite::command_line::components::scheduler::SCHEDULER;
+use kube_lite::command_line::components::{Component, Effect};
 use kube_lite::command_line::{FlagState, flag_state, variable_state};
 
 /// Line that the generated part of the document follows.
@@ -136,6 +138,15 @@ fn a_k3s_flag_has_one_state() {
     }
 }
 
+fn effect_cells(effect: Effect) -> (String, &'static str) {
+    match effect {
+        Effect::Value | Effect::Bool | Effect::List => ("acted on".to_owned(), ""),
+        Effect::NoEffect(why) => ("no effect".to_owned(), why),
+        Effect::Refused(why) => ("refused".to_owned(), why),
+        Effect::Fixed(is, why) => (format!("`{is}` only"), why),
+    }
+}
+
 fn table() -> String {
     let mut out = String::from("\n| flag of k3s | state | reason |\n|---|---|---|\n");
     for name in names(FLAGS) {
@@ -156,19 +167,30 @@ fn table() -> String {
     for InstallVariable { name, state, reason } in variables {
         let _ = writeln!(out, "| `{name}` | {state} | {} |", reason.replace('|', "\\|"));
     }
-    for component in
-        [&APISERVER, &CONTROLLER_MANAGER, &SCHEDULER, &CLOUD_CONTROLLER_MANAGER, &ETCD, &PROXY]
-    {
+    for component in [
+        &APISERVER,
+        &CONTROLLER_MANAGER,
+        &SCHEDULER,
+        &CLOUD_CONTROLLER_MANAGER,
+        &ETCD,
+        &KUBELET,
+        &PROXY,
+    ] {
         let _ = writeln!(out, "\n| `--{}` | state | reason |\n|---|---|---|", component.flag);
         for (name, effect) in component.arguments {
-            let (state, why) = match effect {
-                Effect::Value | Effect::Bool | Effect::List => ("acted on".to_owned(), ""),
-                Effect::NoEffect(why) => ("no effect".to_owned(), *why),
-                Effect::Refused(why) => ("refused".to_owned(), *why),
-                Effect::Fixed(is, why) => (format!("`{is}` only"), *why),
-            };
+            let (state, why) = effect_cells(*effect);
             let _ = writeln!(out, "| `{name}` | {state} | {} |", why.replace('|', "\\|"));
         }
+    }
+    out.push_str("\n| field of KubeletConfiguration | state | reason |\n|---|---|---|\n");
+    for field in FIELDS {
+        let name = field.argument.unwrap_or(field.path);
+        let component: &Component =
+            if field.argument.is_some() { &KUBELET } else { &CONFIG_FIELDS };
+        let effect = component.arguments.iter().find(|(known, _)| *known == name);
+        let (state, why) =
+            effect.map_or_else(Default::default, |(_, effect)| effect_cells(*effect));
+        let _ = writeln!(out, "| `{}` | {state} | {} |", field.path, why.replace('|', "\\|"));
     }
     out
 }

@@ -7,6 +7,11 @@ use clap::{Args, ValueEnum};
 
 use super::ImageArgs;
 
+/// The default of `--shutdown-grace-period`.
+pub(crate) const SHUTDOWN_DEFAULT: &str = "30s";
+/// The default of `--shutdown-grace-period-critical-pods`.
+pub(crate) const SHUTDOWN_CRITICAL_DEFAULT: &str = "10s";
+
 /// Flags of servers and agents that do not concern the node.
 #[derive(Debug, Args, Clone)]
 pub struct GeneralArgs {
@@ -94,10 +99,15 @@ pub struct NodeArgs {
     #[command(flatten)]
     pub images: ImageArgs,
     /// Time for pods to terminate when the machine shuts down; 0 disables graceful shutdown
-    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
+    #[arg(long, value_name = "TIME", default_value = SHUTDOWN_DEFAULT, help_heading = "Node")]
     pub shutdown_grace_period: String,
     /// Part of that time reserved for critical pods, which terminate last
-    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Node")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = SHUTDOWN_CRITICAL_DEFAULT,
+        help_heading = "Node"
+    )]
     pub shutdown_grace_period_critical_pods: String,
     /// Use this CRI socket instead of kube-lite's own containerd
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]

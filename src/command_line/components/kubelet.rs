@@ -3,10 +3,11 @@
 use super::Component;
 use super::Effect::{Bool, Fixed, List, NoEffect, Refused, Value};
 
-const PROCESS: &str = "the kubelet is part of the node, without a client or process of its own";
+pub(super) const PROCESS: &str =
+    "the kubelet is part of the node, without a client or process of its own";
 const CERTIFICATES: &str = "kube-lite issues and renews the certificates of nodes";
 const MANAGERS: &str = "containers share all CPUs and memory of the machine";
-const EVENTS: &str = "the node acts on events of the runtime and of the API";
+pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
 const SOFT: &str = "soft eviction thresholds are not implemented; use eviction-hard";
 const CREDENTIALS: &str = "use credentials in registries.yaml or imagePullSecrets";
@@ -35,8 +36,8 @@ pub const KUBELET: Component = Component {
         ("cloud-provider", Value),
         ("cluster-dns", Refused("use --cluster-dns of the server")),
         ("cluster-domain", Refused("use --cluster-domain of the server")),
-        ("config", Refused("files of KubeletConfiguration are not read; give arguments")),
-        ("config-dir", Refused("files of KubeletConfiguration are not read; give arguments")),
+        ("config", Value),
+        ("config-dir", Value),
         ("container-log-max-files", Value),
         ("container-log-max-size", Value),
         ("container-runtime-endpoint", Refused("use --container-runtime-endpoint")),

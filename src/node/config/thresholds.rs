@@ -131,7 +131,7 @@ impl EvictionThresholds {
     }
 
     /// The thresholds by signal, as `/configz` shows them.
-    pub(crate) fn texts(&self) -> Vec<(&'static str, String)> {
+    pub fn texts(&self) -> Vec<(&'static str, String)> {
         let text = |threshold: Threshold| match threshold {
             Threshold::Amount(amount) => Quantity::bytes(amount).to_string(),
             Threshold::Percent(percent) => format!("{percent}%"),

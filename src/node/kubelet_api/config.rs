@@ -1,6 +1,6 @@
 //! The configuration in effect as `KubeletConfiguration`, served at `/configz`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::state::KubeletApi;
 
@@ -12,7 +12,11 @@ pub(super) fn configz(api: &KubeletApi) -> String {
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
     let eviction: std::collections::BTreeMap<&str, String> =
         config.eviction.texts().into_iter().collect();
-    json!({"kubeletconfig": {
+    let shutdown = json!({
+        "shutdownGracePeriod": seconds(config.shutdown_grace.total),
+        "shutdownGracePeriodCriticalPods": seconds(config.shutdown_grace.critical),
+    });
+    let mut fields = json!({
         "staticPodPath": config.manifest_dirs.first(),
         "syncFrequency": "5m0s",
         "port": config.kubelet_api.as_ref().map_or(0, |h| h.port),
@@ -55,6 +59,10 @@ pub(super) fn configz(api: &KubeletApi) -> String {
             .unwrap_or_else(|| config.runtime.run_dir.join("containerd.sock")),
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    }})
-    .to_string()
+    });
+    // The macro's recursion is limited.
+    if let (Some(fields), Value::Object(shutdown)) = (fields.as_object_mut(), shutdown) {
+        fields.extend(shutdown);
+    }
+    json!({ "kubeletconfig": fields }).to_string()
 }
