@@ -6,9 +6,22 @@ use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
 
-/// A pod one of whose ReadWriteOncePod claims is in use.
+/// A pod with ReadWriteOncePod claims that are in use.
 #[derive(Debug, Clone)]
-pub(super) struct VolumeRestrictions;
+pub(super) struct VolumeRestrictions {
+    /// The pod's ReadWriteOncePod claims.
+    claims: Vec<String>,
+    /// How many of them scheduled pods use; preemption can free them.
+    conflicts: usize,
+}
+
+impl VolumeRestrictions {
+    /// Returns how many of the claims a pod uses.
+    fn used_by(&self, snapshot: &Snapshot<'_>, pod: &PodInfo) -> usize {
+        let namespace = &snapshot.pod.namespace;
+        self.claims.iter().filter(|claim| pod.uses_claim(namespace, claim)).count()
+    }
+}
 
 impl Plugin for VolumeRestrictions {
     const NAME: &'static str = "VolumeRestrictions";
@@ -20,6 +33,7 @@ impl Plugin for VolumeRestrictions {
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
         let namespace = &snapshot.pod.namespace;
+        let mut state = Self { claims: Vec::new(), conflicts: 0 };
         for name in &snapshot.pod.claims {
             // VolumeBinding rejects a pod whose claim is missing or being deleted.
             let claim = snapshot.listers.claim(namespace, name)?;
@@ -27,18 +41,30 @@ impl Plugin for VolumeRestrictions {
                 return None;
             }
             let mut modes = claim.spec.iter().flat_map(|s| &s.access_modes).flatten();
-            if modes.any(|mode| mode == "ReadWriteOncePod") && in_use(snapshot, name) {
-                return Some(Self);
+            if modes.any(|mode| mode == "ReadWriteOncePod") {
+                state.claims.push(name.clone());
+                state.conflicts += usize::from(in_use(snapshot, name));
             }
         }
-        None
+        (state.conflicts > 0).then_some(state)
     }
 
     fn filter(&self, _: &Snapshot<'_>, _: &NodeInfo) -> Result<(), Rejection> {
+        if self.conflicts == 0 {
+            return Ok(());
+        }
         Err(Rejection::new(
             "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode \
              already in-use by another pod",
         ))
+    }
+
+    fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, _: &NodeInfo) {
+        self.conflicts = self.conflicts.saturating_add(self.used_by(snapshot, pod));
+    }
+
+    fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, _: &NodeInfo) {
+        self.conflicts = self.conflicts.saturating_sub(self.used_by(snapshot, pod));
     }
 }
 
@@ -94,5 +120,23 @@ mod tests {
             let plugin = VolumeRestrictions::pre_filter(&snapshot);
             assert_eq!(plugin.is_some(), rejected, "{mode} {other}");
         }
+    }
+    #[test]
+    fn the_claim_is_free_without_its_user() {
+        let user = |claim: &str| {
+            let claims = vec![claim.to_owned()];
+            Arc::new(PodInfo { namespace: "n".into(), claims, ..PodInfo::default() })
+        };
+        let nodes = [NodeInfo { pods: vec![user("c")], ..NodeInfo::default() }];
+        let listers = Claim("ReadWriteOncePod");
+        let snapshot = Snapshot { pod: &user("c"), nodes: &nodes, listers: &listers };
+        let mut plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
+        let fits = |plugin: &VolumeRestrictions| plugin.filter(&snapshot, &nodes[0]).is_ok();
+        plugin.remove_pod(&snapshot, &user("d"), &nodes[0]);
+        assert!(!fits(&plugin));
+        plugin.remove_pod(&snapshot, &user("c"), &nodes[0]);
+        assert!(fits(&plugin));
+        plugin.add_pod(&snapshot, &user("c"), &nodes[0]);
+        assert!(!fits(&plugin));
     }
 }
