@@ -33,7 +33,7 @@ pub struct Field {
 /// An unsupported field in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedField {
-    /// The path in the object, in upstream's form: `spec.containers[0].volumeDevices`.
+    /// The path in the object, in upstream's form: `spec.containers[0].resources.claims`.
     pub path: String,
     /// The row of the table.
     pub field: Field,
@@ -47,7 +47,7 @@ impl UnsupportedField {
     }
 
     /// Returns the text of [`UnsupportedField::shown`] without list indexes:
-    /// `spec.containers[*].volumeDevices`.
+    /// `spec.containers[*].resources.claims`.
     pub fn general(&self) -> String {
         let mut path = String::with_capacity(self.path.len());
         for (at, piece) in self.path.split('[').enumerate() {
@@ -82,7 +82,6 @@ const fn is(path: &'static str, value: &'static str) -> Field {
 
 /// The fields of a container, which apply to each of the three lists of containers.
 const CONTAINER: &[Field] = &[
-    set("volumeDevices"),
     set("resources.claims"),
     set("env.*.valueFrom.fileKeyRef"),
     set("volumeMounts.*.bindMountOptions"),
@@ -137,9 +136,8 @@ const POD: &[Field] = &[
     set("volumes.*.vsphereVolume"),
 ];
 
-/// The fields of a PersistentVolume; the node mounts only `hostPath` and `local` folders.
+/// The fields of a PersistentVolume; the node supports `hostPath` and `local`.
 const PERSISTENT_VOLUME: &[Field] = &[
-    is("spec.volumeMode", "Block"),
     set("spec.mountOptions"),
     set("spec.volumeAttributesClassName"),
     set("spec.awsElasticBlockStore"),
@@ -164,12 +162,8 @@ const PERSISTENT_VOLUME: &[Field] = &[
     set("spec.vsphereVolume"),
 ];
 
-const PERSISTENT_VOLUME_CLAIM: &[Field] = &[
-    is("spec.volumeMode", "Block"),
-    set("spec.volumeAttributesClassName"),
-    set("spec.dataSource"),
-    set("spec.dataSourceRef"),
-];
+const PERSISTENT_VOLUME_CLAIM: &[Field] =
+    &[set("spec.volumeAttributesClassName"), set("spec.dataSource"), set("spec.dataSourceRef")];
 
 const SERVICE: &[Field] = &[set("spec.trafficDistribution")];
 
@@ -281,7 +275,7 @@ mod tests {
     fn fields_are_named_where_they_stand() {
         let spec = json!({
             "hostUsers": false, "hostNetwork": true, "resourceClaims": [],
-            "containers": [{"name": "a"}, {"volumeDevices": [{"name": "v"}],
+            "containers": [{"name": "a"}, {"resources": {"claims": [{"name": "v"}]},
                 "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "n", "nfs": {"server": "s"}}],
@@ -292,7 +286,7 @@ mod tests {
                 "spec.hostUsers: false",
                 "spec.volumes[1].emptyDir.medium: HugePages…",
                 "spec.volumes[2].nfs",
-                "spec.containers[1].volumeDevices",
+                "spec.containers[1].resources.claims",
                 "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",
             ]
         );
@@ -302,12 +296,13 @@ mod tests {
             ["spec.jobTemplate.spec.template.spec.hostUsers: false"]
         );
         assert_eq!(
-            shown(("", "PersistentVolume"), &json!({"spec": {"volumeMode": "Block"}})),
-            ["spec.volumeMode: Block"]
+            shown(("", "PersistentVolume"), &json!({"spec": {"mountOptions": ["ro"]}})),
+            ["spec.mountOptions"]
         );
-        let pod = json!({"spec": {"containers": [{}, {"volumeDevices": [{"name": "v"}]}]}});
+        let claims = json!({"claims": [{"name": "v"}]});
+        let pod = json!({"spec": {"containers": [{}, {"resources": claims}]}});
         let found = fields(&Gvk::new("", "v1", "Pod"), &pod);
-        assert_eq!(found[0].general(), "spec.containers[*].volumeDevices");
+        assert_eq!(found[0].general(), "spec.containers[*].resources.claims");
         assert!(shown(("", "ConfigMap"), &json!({"spec": {"hostUsers": false}})).is_empty());
     }
 

@@ -19,9 +19,9 @@
 //! | `FailedCreatePodContainer` | `FAILED_CREATE_POD_CONTAINER` |
 //! | `FailedCreatePodSandBox` | `FAILED_CREATE_POD_SANDBOX` |
 //! | `FailedKillPod` | `FAILED_KILL_POD` |
-//! | `FailedMapVolume` | block volumes are rejected with FailedMount |
+//! | `FailedMapVolume` | `FAILED_MAP_VOLUME` |
 //! | `FailedMount` | `FAILED_MOUNT` |
-//! | `FailedMountOnFilesystemMismatch` | no file system is created on or mounted from a device |
+//! | `FailedMountOnFilesystemMismatch` | the text of `FAILED_MOUNT` names both file systems |
 //! | `FailedNodeAllocatableEnforcement` | a cgroup error ends the start with that error |
 //! | `FailedNodeDeclaredFeaturesCheck` | the node declares no features; see admission |
 //! | `FailedPodSandBoxStatus` | `FAILED_POD_SANDBOX_STATUS` |
@@ -94,6 +94,8 @@ pub(crate) const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
 pub(crate) const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
 /// A pod cannot be stopped.
 pub(crate) const FAILED_KILL_POD: &str = "FailedKillPod";
+/// A block volume cannot be given to the containers.
+pub(crate) const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
 /// A volume cannot be set up.
 pub(crate) const FAILED_MOUNT: &str = "FailedMount";
 /// The runtime does not return the status of a sandbox.

@@ -3,6 +3,7 @@
 mod atomic;
 mod claims;
 mod content;
+mod device;
 mod directory;
 mod error;
 pub(crate) mod mounts;
@@ -24,6 +25,7 @@ use crate::pods::objects;
 use crate::pods::objects::{CachedObject, ReferencedObjects};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeFeatures;
+use claims::{ClaimUse, Use};
 use directory::VolumePath;
 use error::SetUpError;
 pub(crate) use error::VolumeError;
@@ -47,7 +49,7 @@ pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
             .all(|r| matches!(objects.get(r), CachedObject::Present(_)))
 }
 
-/// Sets up or updates all volumes; idempotent.
+/// Sets up or updates all volumes that containers use; idempotent.
 ///
 /// # Errors
 ///
@@ -61,7 +63,11 @@ pub(crate) async fn set_up(
     let certificates = node.api.pod_certificates.certificates(pod).await;
     // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
-        let failed = |source| VolumeError { volume: volume.name.clone(), source };
+        let Use { mounted, as_device } = Use::of(pod, &volume.name);
+        if !mounted && !as_device {
+            continue;
+        }
+        let failed = |source| VolumeError { volume: volume.name.clone(), as_device, source };
         let volume_path = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
             .await
             .map_err(failed)?;
@@ -81,7 +87,7 @@ async fn set_up_one(
     let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
     let folder = |plugin: &str| base.join(plugin).join(&volume.name);
     let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
-    let writable = |path| VolumePath { path, read_only: false };
+    let writable = |path| VolumePath::mounted(path, false);
     if let Some(source) = &volume.empty_dir {
         let path = folder("kubernetes.io~empty-dir");
         directory::empty_dir(source, &path, fs_group, node.identity.machine.memory)?;
@@ -91,28 +97,15 @@ async fn set_up_one(
         directory::host_path(source)?;
         return Ok(writable(PathBuf::from(&source.path)));
     }
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return claims::claim_path(
-            &node.identity.config,
-            &node.api.client,
-            pod,
-            &claim.claim_name,
-            claim.read_only == Some(true),
-            fs_group,
-        )
-        .await;
-    }
-    if volume.ephemeral.is_some() {
-        let name = format!("{}-{}", pod.name(), volume.name);
-        return claims::claim_path(
-            &node.identity.config,
-            &node.api.client,
-            pod,
-            &name,
-            false,
-            fs_group,
-        )
-        .await;
+    let own_claim = format!("{}-{}", pod.name(), volume.name);
+    let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some((source.claim_name.as_str(), source.read_only == Some(true))),
+        (None, Some(_)) => Some((own_claim.as_str(), false)),
+        (None, None) => None,
+    };
+    if let Some((claim, read_only)) = claim {
+        let of = ClaimUse { volume: &volume.name, claim, read_only };
+        return claims::claim_path(&node.identity.config, &node.api.client, pod, of).await;
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;
     let content = content.ok_or(SetUpError::KindNotSupported)?;
@@ -124,7 +117,7 @@ async fn set_up_one(
     let group = fs_group.and_then(|g| u32::try_from(g).ok());
     let target = path.clone();
     base::tasks::blocking(move || atomic::write(&target, &content.files, group)).await??;
-    Ok(VolumePath { path, read_only: true })
+    Ok(VolumePath::mounted(path, true))
 }
 
 /// Returns the mounts of a container: its volumes, `/etc/hosts`, and the termination message.
@@ -211,6 +204,33 @@ pub(crate) fn container_mounts(
         out.push(message_mount(&pod_dir, member, path).map_err(|e| InvalidPodSpec(e.to_string()))?);
     }
     Ok(out)
+}
+
+/// Returns the block devices of a container (`makeBlockVolumes`).
+///
+/// # Errors
+///
+/// A volume that is not set up as a device.
+pub(crate) fn container_devices(
+    member: &PodContainer,
+    volumes: &PodVolumes,
+) -> Result<Vec<cri::Device>, InvalidPodSpec> {
+    let devices = member.container.volume_devices.iter().flatten();
+    devices
+        .map(|device| match volumes.paths.get(&device.name) {
+            Some(volume) if volume.is_device => Ok(cri::Device {
+                container_path: device.device_path.clone(),
+                host_path: volume.path.to_string_lossy().into_owned(),
+                permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),
+            }),
+            _ => Err(InvalidPodSpec(format!(
+                "block volume cannot be satisfied for container {:?}, because volume {:?} is \
+                 missing or is no block device",
+                member.name(),
+                device.name
+            ))),
+        })
+        .collect()
 }
 
 /// Whether mounts below a read-only volume are read-only too; admission rejects `Enabled` if the

@@ -190,6 +190,7 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) restart_count: i32,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) mounts: Vec<cri::Mount>,
+    pub(crate) devices: Vec<cri::Device>,
     /// User of the image: a number, or a name.
     pub(crate) image_user: (Option<i64>, String),
     /// Container whose process namespace an ephemeral container joins.
@@ -262,6 +263,7 @@ pub(crate) fn container(
         args,
         working_dir: c.working_dir.clone().unwrap_or_default(),
         mounts: input.mounts,
+        devices: input.devices,
         labels,
         annotations,
         log_path: format!("{}/{}.log", member.name(), input.restart_count),

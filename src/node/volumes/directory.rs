@@ -15,6 +15,15 @@ use super::mounts;
 pub(crate) struct VolumePath {
     pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
+    /// Whether the path is a block device for containers (`volumeMode: Block`).
+    pub(crate) is_device: bool,
+}
+
+impl VolumePath {
+    /// Returns the path of a file or directory.
+    pub(super) fn mounted(path: PathBuf, read_only: bool) -> Self {
+        Self { path, read_only, is_device: false }
+    }
 }
 
 /// Sets permission bits independently of the umask.
@@ -65,8 +74,7 @@ pub(super) fn empty_dir(
     memory: i64,
 ) -> Result<(), SetUpError> {
     let medium = source.medium.as_deref().unwrap_or_default();
-    let fresh =
-        !path.exists() || (medium == "Memory" && !mounts::below(path).iter().any(|p| p == path));
+    let fresh = !path.exists() || (medium == "Memory" && !mounts::is_mount_point(path)?);
     let make = || -> io::Result<()> {
         match medium {
             "" => std::fs::create_dir_all(path)?,
@@ -77,11 +85,14 @@ pub(super) fn empty_dir(
                     .and_then(|q| Quantity::parse(&q.0).ok())
                     .map_or(0, |q| q.value());
                 let size = if limit > 0 { limit.min(memory) } else { 0 };
-                mounts::tmpfs(path, size, "mode=0777")?;
+                // With the sticky bit, which is the kernel's default and stays in upstream.
+                mounts::tmpfs(path, size, "mode=1777")?;
             }
         }
         if fresh {
-            chmod(path, 0o777)?;
+            if medium != "Memory" {
+                chmod(path, 0o777)?;
+            }
             if let Some(group) = fs_group.and_then(|g| u32::try_from(g).ok()) {
                 give_to_group(path, group)?;
             }

@@ -5,17 +5,32 @@ use std::sync::Arc;
 
 use tokio::task::JoinError;
 
+use super::device::DeviceError;
 use crate::credentials::pod_certificates::CertificateError;
 use crate::credentials::trust_bundles::TrustBundleError;
+use crate::events;
 use crate::pods::cri_config::InvalidPodSpec;
 
-/// A volume cannot be set up (yet); the text is shown in a `FailedMount` event.
+/// A volume cannot be set up (yet); the text is shown in an event.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {source}")]
+#[error("{step} failed for volume {volume:?} : {source}", step = self.step())]
 pub(crate) struct VolumeError {
     /// Name of the volume.
     pub(crate) volume: String,
+    /// Whether the containers use the volume as a device.
+    pub(crate) as_device: bool,
     pub(crate) source: SetUpError,
+}
+
+impl VolumeError {
+    fn step(&self) -> &'static str {
+        if self.as_device { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" }
+    }
+
+    /// Returns the reason of the event.
+    pub(crate) fn reason(&self) -> &'static str {
+        if self.as_device { events::FAILED_MAP_VOLUME } else { events::FAILED_MOUNT }
+    }
 }
 
 /// Why a volume cannot be set up.
@@ -57,8 +72,19 @@ pub(crate) enum SetUpError {
     Certificate(Arc<CertificateError>),
     #[error("PVC {namespace}/{name} is not bound yet")]
     NotBound { namespace: String, name: String },
-    #[error("volumeMode Block is not supported by this node")]
+    #[error("volume uses the ReadWriteOncePod access mode and is already in use by another pod")]
+    UsedByOther,
+    /// The mode of a volume does not fit its use: `list` is `volumeMounts` or `volumeDevices`.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {list}")]
+    Mode { volume: String, mode: String, list: &'static str },
+    #[error("volumeMode Block is possible for local volumes only")]
     BlockNotSupported,
+    #[error("{0:?} is not a block device")]
+    NotBlockDevice(std::path::PathBuf),
+    #[error("only directory and block device are supported: {0:?}")]
+    NotDirectoryOrDevice(std::path::PathBuf),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error("path {0:?} does not exist")]
     NoPath(String),
     #[error(

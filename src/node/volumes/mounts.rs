@@ -1,18 +1,38 @@
 //! Mounts below the pod directories.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{major, minor};
 
 fn named(action: &str, path: &Path, errno: nix::Error) -> io::Error {
     let error = io::Error::from(errno);
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }
 
+/// Resolves symbolic links above `path`, as in the table of mounts; `None` if its directory does not
+/// exist. What is mounted on `path` itself may not answer, so that it is not followed.
+fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return path.canonicalize().map(Some);
+    };
+    match parent.canonicalize() {
+        Ok(parent) => Ok(Some(parent.join(name))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Returns the mount points at or below `folder`, deepest first.
-pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(resolve(folder)?.map_or_else(Vec::new, |folder| points(&table, &folder)))
+}
+
+/// Returns the mount points of a table that are at or below `folder`, deepest first.
+fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = table
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
@@ -32,14 +52,28 @@ fn unescape(text: &str) -> String {
     out
 }
 
-fn is_mount_point(path: &Path) -> bool {
-    below(path).iter().any(|p| p == path)
+/// Whether something is mounted on `path`.
+pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let mounted = below(path)?;
+    Ok(resolve(path)?.is_some_and(|path| mounted.contains(&path)))
+}
+
+/// Whether the file system of a block device is mounted anywhere.
+pub(super) fn is_device_mounted(device: &Path) -> io::Result<bool> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let number = std::fs::metadata(device)?.rdev();
+    Ok(has_device(&table, &format!("{}:{}", major(number), minor(number))))
+}
+
+/// Whether a table of mounts contains the device with this number.
+fn has_device(table: &str, number: &str) -> bool {
+    table.lines().any(|line| line.split(' ').nth(2) == Some(number))
 }
 
 /// Mounts a tmpfs on `path`, which is created if missing; `size` in bytes, zero for the kernel's
 /// default. Does nothing if it is mounted already.
 pub(crate) fn tmpfs(path: &Path, size: i64, options: &str) -> io::Result<()> {
-    if is_mount_point(path) {
+    if is_mount_point(path)? {
         return Ok(());
     }
     std::fs::create_dir_all(path)?;
@@ -56,12 +90,41 @@ pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
 
 /// Unmounts everything at or below `folder`.
 pub(crate) fn unmount_below(folder: &Path) -> io::Result<()> {
-    for path in below(folder) {
+    for path in below(folder)? {
         umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
             .map_err(|e| named("unmount", &path, e))?;
     }
-    match below(folder).first() {
+    match below(folder)?.first() {
         Some(left) => Err(io::Error::other(format!("{} is still mounted", left.display()))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_below_a_directory_are_listed_deepest_first() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            30 22 0:26 / /pods/a/volumes/x rw shared:1 - tmpfs tmpfs rw\n\
+            31 30 7:0 / /pods/a/volumes/x/with\\040space rw - ext4 /dev/loop0 rw\n\
+            32 22 0:27 / /pods/ab rw - tmpfs tmpfs rw\n";
+        let listed = points(table, Path::new("/pods/a"));
+        let wanted = ["/pods/a/volumes/x/with space", "/pods/a/volumes/x"];
+        assert_eq!(listed, wanted.map(PathBuf::from));
+        assert!(has_device(table, "7:0"));
+        assert!(!has_device(table, "7:1"));
+    }
+
+    /// Otherwise the files of volumes mounted below it would be removed with a pod's directory.
+    #[test]
+    fn a_directory_behind_a_link_has_the_mounts_of_its_target() {
+        let home = tempfile::tempdir().unwrap();
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert!(is_mount_point(&link.join("proc")).unwrap());
+        assert!(below(&link.join("proc")).unwrap().contains(&PathBuf::from("/proc")));
+        assert!(!is_mount_point(&home.path().join("missing/x")).unwrap());
     }
 }

@@ -111,7 +111,7 @@ impl PodActions {
             self.node.api.events.pod_event(
                 pod,
                 EventType::Warning,
-                events::FAILED_MOUNT,
+                error.reason(),
                 error.to_string(),
             );
         })?;

@@ -328,6 +328,7 @@ impl PodActions {
             &env,
             &ips,
         )?;
+        let devices = volumes::container_devices(member, volumes)?;
         let image_user = image_user(&images.own);
         // An ephemeral container may share the process namespace of another container.
         let target_id = match (&member.target, member.role) {
@@ -347,6 +348,7 @@ impl PodActions {
             restart_count,
             env,
             mounts,
+            devices,
             image_user,
             target_id,
             memory_capacity: node.identity.machine.memory,
