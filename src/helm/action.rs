@@ -23,9 +23,10 @@ use crate::cluster::{Cluster, ClusterError, Target};
 use crate::manifest::{self, Document, ManifestError};
 use crate::release::{Hook, Release, Storage, StorageError};
 use crate::render::{self, ReleaseFacts, RenderError};
+use crate::values::Values;
 use crate::values::coalesce::{self, NotATable};
+use crate::values::dependencies::{self, DependencyError};
 use crate::values::schema::{self, SchemaError};
-use crate::values::{Values, dependencies};
 use crate::version::is_compatible;
 
 /// The version of Helm whose behaviour the engine has.
@@ -37,6 +38,9 @@ pub enum ActionError {
     /// A subchart's values are not a table.
     #[error(transparent)]
     Values(#[from] NotATable),
+    /// The subcharts cannot be chosen.
+    #[error(transparent)]
+    Dependencies(#[from] DependencyError),
     /// The values do not satisfy the schema.
     #[error(transparent)]
     Schema(#[from] SchemaError),

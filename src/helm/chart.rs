@@ -6,6 +6,8 @@ mod tar;
 
 pub(crate) use load::values as values_of;
 pub use load::{LoadError, load};
+#[cfg(feature = "fuzzing")]
+pub(crate) use load::{fuzz_archive, fuzz_files};
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,7 @@ use client::{Client, EventRecorder, Informer, Informers, Queue, run_workers};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::fetch::OwnServer;
+use crate::fetch::Network;
 use spec::{ChartSpec, ConfigSpec};
 
 /// The user as which the controller acts: charts may contain any object, so it is bound to
@@ -62,7 +62,7 @@ struct Controller {
     client: Client,
     recorder: EventRecorder,
     informers: Informers,
-    own: OwnServer,
+    network: Network,
     queue: Queue<Key>,
     definitions: Informer<()>,
     caches: Mutex<Option<Caches>>,
@@ -71,7 +71,7 @@ struct Controller {
 
 /// Starts the controller. Until the kinds are defined it only listens to the shared cache of
 /// definitions.
-pub fn start(own: OwnServer, client: Client, informers: &Informers, tasks: &Tasks) {
+pub fn start(network: Network, client: Client, informers: &Informers, tasks: &Tasks) {
     let definitions =
         informers.of_gvr(Gvr::new("apiextensions.k8s.io", "v1", "customresourcedefinitions"));
     let queue = Queue::new();
@@ -79,7 +79,7 @@ pub fn start(own: OwnServer, client: Client, informers: &Informers, tasks: &Task
         recorder: EventRecorder::new(client.clone(), AGENT, "", tasks),
         client,
         informers: informers.clone(),
-        own,
+        network,
         queue: queue.clone(),
         definitions: definitions.clone(),
         caches: Mutex::new(None),

@@ -1,11 +1,16 @@
 //! Chart archives: out of the object, by URL, from a repository or from an OCI registry.
 
+mod connect;
+mod credentials;
 pub(crate) mod http;
 mod oci;
+mod proxy;
 mod repository;
 
-pub use http::{Credentials, HttpError};
+pub use credentials::Credentials;
+pub use http::HttpError;
 pub use oci::OciError;
+pub use proxy::{Proxies, ProxyError};
 pub use repository::RepositoryError;
 
 use bytes::Bytes;
@@ -82,24 +87,33 @@ pub struct OwnServer {
     pub ca: String,
 }
 
+/// What downloads need besides their source.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// The API server of this process.
+    pub own: OwnServer,
+    /// The proxies of this process.
+    pub proxies: Proxies,
+}
+
 /// Obtains the archive of a chart.
 ///
 /// # Errors
 /// The place cannot be reached or has no such chart; the text names both.
-pub async fn archive(source: &Source, own: &OwnServer) -> Result<Bytes, FetchError> {
+pub async fn archive(source: &Source, network: &Network) -> Result<Bytes, FetchError> {
     debug_assert!(BYTES_MAX > ARCHIVE_MAX as u64);
     if !source.content.is_empty() {
         let compact: String = source.content.split_whitespace().collect();
         let decoded = base64::Engine::decode(&base64::prelude::BASE64_STANDARD, compact);
         return decoded.map(Bytes::from).map_err(FetchError::Content);
     }
-    let chart = source.chart.replace(API_SERVER, &own.address);
+    let chart = source.chart.replace(API_SERVER, &network.own.address);
     let ca = if chart == source.chart {
         source.ca.clone()
     } else {
-        format!("{}\n{}", own.ca, source.ca)
+        format!("{}\n{}", network.own.ca, source.ca)
     };
-    let client = Client::new(&ca, source.insecure).await?;
+    let client = Client::new(&ca, source.insecure, &network.proxies).await?;
     if chart.starts_with("oci://") {
         return Ok(oci::pull(&client, &chart, source).await?);
     }

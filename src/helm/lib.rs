@@ -6,6 +6,8 @@ pub mod chart;
 pub mod cluster;
 pub mod controller;
 pub mod fetch;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod manifest;
 pub mod release;
 pub mod render;

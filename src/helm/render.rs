@@ -53,29 +53,42 @@ pub async fn render(
 ) -> Result<Rendered, RenderError> {
     let host = ClusterHost { client: client.clone(), runtime: Handle::current() };
     let work = move || {
-        let mut files = Vec::new();
-        let top = Scope {
-            release: release(&facts),
-            capabilities: capabilities.value(),
-            path: chart.name().to_owned(),
-        };
-        collect(&chart, serde_json::Value::Object(values).into(), true, &top, &mut files);
-        let sources: Vec<Source<'_>> = files
-            .iter()
-            .map(|file| Source {
-                name: &file.name,
-                text: &file.text,
-                root: file.root.clone(),
-                render: file.render,
-            })
-            .collect();
-        let mut rendered = go_template::render(&sources, &host, &Options::default())?;
-        let own_notes = format!("{}/templates/{NOTES}", chart.name());
-        let notes = rendered.get(&own_notes).cloned().unwrap_or_default();
-        rendered.retain(|name, _| !name.ends_with(NOTES));
-        Ok((rendered, notes))
+        let options = Options::default();
+        Ok(render_with(&host, &chart, values, &facts, &capabilities, &options)?)
     };
     base::tasks::blocking(work).await?
+}
+
+/// As [`render`], with another cluster and other bounds, on this thread.
+pub(crate) fn render_with(
+    host: &(dyn Host + Sync),
+    chart: &Chart,
+    values: Values,
+    facts: &ReleaseFacts,
+    capabilities: &Capabilities,
+    options: &Options,
+) -> Result<Rendered, go_template::RenderError> {
+    let mut files = Vec::new();
+    let top = Scope {
+        release: release(facts),
+        capabilities: capabilities.value(),
+        path: chart.name().to_owned(),
+    };
+    collect(chart, serde_json::Value::Object(values).into(), true, &top, &mut files);
+    let sources: Vec<Source<'_>> = files
+        .iter()
+        .map(|file| Source {
+            name: &file.name,
+            text: &file.text,
+            root: file.root.clone(),
+            render: file.render,
+        })
+        .collect();
+    let mut rendered = go_template::render(&sources, host, options)?;
+    let own_notes = format!("{}/templates/{NOTES}", chart.name());
+    let notes = rendered.get(&own_notes).cloned().unwrap_or_default();
+    rendered.retain(|name, _| !name.ends_with(NOTES));
+    Ok((rendered, notes))
 }
 
 /// What all files of a chart share.

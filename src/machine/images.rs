@@ -100,7 +100,7 @@ impl ImageConfig {
         runtime.default_runtime.clone_from(&images.default_runtime);
         runtime.nonroot_devices = images.nonroot_devices;
         runtime.share_latest = images.embedded_registry_latest;
-        runtime.no_proxy = no_proxy(cluster);
+        runtime.no_proxy = cluster.no_proxy();
     }
 }
 
@@ -121,14 +121,6 @@ fn extra_registries(images: &ImageArgs, cluster: &ClusterSettings) -> Vec<String
     all.extend(cluster.system_default_registry.clone());
     all.sort();
     all.dedup();
-    all
-}
-
-/// What is reached without a proxy: pods, Services and names of the cluster, as in k3s.
-fn no_proxy(cluster: &ClusterSettings) -> Vec<String> {
-    let ranges = cluster.cluster_cidrs.iter().chain(&cluster.service_cidrs);
-    let mut all: Vec<String> = ranges.map(ToString::to_string).collect();
-    all.extend([".svc".to_owned(), format!(".{}", cluster.cluster_domain)]);
     all
 }
 
@@ -166,17 +158,6 @@ mod tests {
         assert_eq!(pause_image(&own, &cluster).as_deref(), Some("r.io:5000/pause:latest"));
         assert_eq!(extra_registries(&own, &cluster), ["r.io:5000", "x.io"]);
         assert_eq!(pause_image(&args(&[]).images, &cluster), None);
-    }
-
-    #[test]
-    fn the_cluster_is_reached_without_a_proxy() {
-        let cluster = ClusterSettings {
-            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
-            service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
-            ..ClusterSettings::default()
-        };
-        let direct = no_proxy(&cluster);
-        assert_eq!(direct, ["10.42.0.0/16", "10.43.0.0/16", ".svc", ".cluster.local"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use apiserver::User;
 use base::{Kind, Tasks};
 use client::Informers;
+use helm::fetch::{Network, OwnServer, Proxies};
 
 use crate::error_catalogue::{CommandError, DATA_DIR};
 use crate::server::config::Config;
@@ -50,7 +51,10 @@ pub(super) fn start(
         if config.helm_controller {
             let user = User::authenticated(helm::controller::USER, &[]);
             let client = clients.client(user, helm::controller::AGENT);
-            helm::controller::start(own_server(&plane), client, &informers, tasks);
+            let direct = config.cluster.no_proxy();
+            let proxies = Proxies::new(|name| std::env::var(name).ok(), &direct);
+            let network = Network { own: own_server(&plane), proxies };
+            helm::controller::start(network, client, &informers, tasks);
         }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);
@@ -65,13 +69,13 @@ pub(super) fn start(
 }
 
 /// This API server, from which charts may be downloaded.
-fn own_server(plane: &ControlPlane) -> helm::fetch::OwnServer {
+fn own_server(plane: &ControlPlane) -> OwnServer {
     let mut address = plane.address;
     if address.ip().is_unspecified() {
         address.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     let ca = plane.certs.server_ca().cert_pem().to_owned();
-    helm::fetch::OwnServer { address: address.to_string(), ca }
+    OwnServer { address: address.to_string(), ca }
 }
 
 /// The user that a controller acts as: its service account, but for the controller that upstream

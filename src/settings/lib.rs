@@ -93,6 +93,15 @@ impl Default for ClusterSettings {
 }
 
 impl ClusterSettings {
+    /// What is reached without a proxy, in the form of `NO_PROXY`: pods, Services and names of the
+    /// cluster, as in k3s.
+    pub fn no_proxy(&self) -> Vec<String> {
+        let ranges = self.cluster_cidrs.iter().chain(&self.service_cidrs);
+        let mut all: Vec<String> = ranges.map(ToString::to_string).collect();
+        all.extend([".svc".to_owned(), format!(".{}", self.cluster_domain)]);
+        all
+    }
+
     /// The names of the fields that differ, in the words of log messages. `servers` is not
     /// compared: a running node applies its changes, while all other fields need a restart.
     /// `listen_port` concerns the rules of `--profile=hardened` only, and servers may differ in it.
@@ -138,6 +147,17 @@ mod tests {
     use super::*;
 
     /// The JSON of a server of version 0.1.0, which sends an empty backend and no network policies.
+    #[test]
+    fn the_cluster_is_reached_without_a_proxy() {
+        let cluster = ClusterSettings {
+            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
+            ..ClusterSettings::default()
+        };
+        let direct = cluster.no_proxy();
+        assert_eq!(direct, ["10.42.0.0/16", "10.43.0.0/16", ".svc", ".cluster.local"]);
+    }
+
     #[test]
     fn fields_that_an_older_server_does_not_send_have_defaults() {
         let text = r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],

@@ -4,14 +4,11 @@
 use flate2::read::GzDecoder;
 
 use super::File;
-use super::tar::{self, TarError};
+pub(crate) use super::tar::BYTES_MAX;
+use super::tar::{self, Limits, TarError};
 
-/// The largest decompressed chart (`MaxDecompressedChartSize`).
-pub(crate) const BYTES_MAX: u64 = 100 << 20;
 /// The largest file that a chart may hold (`MaxDecompressedFileSize`).
 const FILE_BYTES_MAX: usize = 5 << 20;
-/// The most files of an archive.
-const FILES_MAX: usize = 20_000;
 
 /// The archive is not a chart.
 #[derive(Debug, thiserror::Error)]
@@ -40,11 +37,19 @@ pub enum ArchiveError {
 ///
 /// # Errors
 /// The archive is damaged, exceeds a limit or contains an illegal path.
-pub(crate) fn files(data: &[u8]) -> Result<Vec<File>, ArchiveError> {
+pub(super) fn files(data: &[u8], limits: &mut Limits) -> Result<Vec<File>, ArchiveError> {
     if !data.starts_with(&[0x1f, 0x8b]) {
         return Err(ArchiveError::Gzip);
     }
-    let members = tar::read(GzDecoder::new(data), FILES_MAX, BYTES_MAX)?;
+    from_tar(GzDecoder::new(data), limits)
+}
+
+/// As [`files`], without compression.
+pub(super) fn from_tar(
+    input: impl std::io::Read,
+    limits: &mut Limits,
+) -> Result<Vec<File>, ArchiveError> {
+    let members = tar::read(input, limits)?;
     let mut files = Vec::with_capacity(members.len());
     for member in members {
         let name = inner_path(&member.name)?;
@@ -96,6 +101,11 @@ pub(crate) mod tests {
 
     /// A ustar archive of these files.
     pub(crate) fn tgz(files: &[(&str, &str)]) -> Vec<u8> {
+        tgz_of(files.iter().map(|(name, text)| (*name, text.as_bytes())))
+    }
+
+    /// As [`tgz`], of files that are no texts.
+    pub(crate) fn tgz_of<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
         let mut out = Vec::new();
         for (name, data) in files {
             let mut block = [0_u8; 512];
@@ -110,7 +120,7 @@ pub(crate) mod tests {
             let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
             block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
             out.extend_from_slice(&block);
-            out.extend_from_slice(data.as_bytes());
+            out.extend_from_slice(data);
             out.resize(out.len().div_ceil(512) * 512, 0);
         }
         out.resize(out.len() + 1024, 0);
@@ -119,9 +129,13 @@ pub(crate) mod tests {
         gzip.finish().unwrap()
     }
 
+    fn read(data: &[u8]) -> Result<Vec<File>, ArchiveError> {
+        files(data, &mut Limits::default())
+    }
+
     #[test]
     fn files_lose_their_first_folder() {
-        let files = files(&tgz(&[("c/Chart.yaml", "a"), ("c/templates/x.yaml", "b")])).unwrap();
+        let files = read(&tgz(&[("c/Chart.yaml", "a"), ("c/templates/x.yaml", "b")])).unwrap();
         let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         assert_eq!(names, ["Chart.yaml", "templates/x.yaml"]);
         assert_eq!((files[1].data.as_slice(), files[1].modified), (&b"b"[..], 1));
@@ -135,12 +149,12 @@ pub(crate) mod tests {
             ("Chart.yaml", "base directory"),
             ("c/c:/x", "illegal path"),
         ] {
-            let error = files(&tgz(&[(path, "")])).unwrap_err().to_string();
+            let error = read(&tgz(&[(path, "")])).unwrap_err().to_string();
             assert!(error.contains(want), "{path}: {error}");
         }
-        assert!(matches!(files(b"apiVersion: v1"), Err(ArchiveError::Gzip)));
+        assert!(matches!(read(b"apiVersion: v1"), Err(ArchiveError::Gzip)));
         let mut damaged = tgz(&[("c/Chart.yaml", "a")]);
         damaged.truncate(damaged.len() / 2);
-        assert!(files(&damaged).is_err());
+        assert!(read(&damaged).is_err());
     }
 }

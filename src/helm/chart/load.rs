@@ -5,12 +5,17 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::archive::{self, ArchiveError};
+use super::tar::Limits;
 use super::{Chart, Dependency, File, Metadata};
 use crate::version::Version;
 use crate::yaml;
 
 /// The most levels of charts in charts.
 const DEPTH_MAX: usize = 16;
+
+/// The most subcharts of a chart, and the most dependencies that it declares: each is compared with
+/// each.
+const DEPENDENCIES_MAX: usize = 1000;
 
 /// The files are not a chart.
 #[derive(Debug, thiserror::Error)]
@@ -52,18 +57,19 @@ pub enum LoadError {
 /// # Errors
 /// The archive is damaged, or its files are not a chart.
 pub fn load(data: &[u8]) -> Result<Chart, LoadError> {
-    from_archive(data, 0)
+    from_archive(data, 0, &mut Limits::default())
 }
 
-fn from_archive(data: &[u8], depth: usize) -> Result<Chart, LoadError> {
-    from_files(archive::files(data)?, depth)
+/// The limits hold for an archive and those inside of it together.
+fn from_archive(data: &[u8], depth: usize, limits: &mut Limits) -> Result<Chart, LoadError> {
+    from_files(archive::files(data, limits)?, depth, limits)
 }
 
 fn yaml_error(file: &str, cause: impl std::fmt::Display) -> LoadError {
     LoadError::Yaml { file: file.to_owned(), cause: cause.to_string() }
 }
 
-fn from_files(files: Vec<File>, depth: usize) -> Result<Chart, LoadError> {
+fn from_files(files: Vec<File>, depth: usize, limits: &mut Limits) -> Result<Chart, LoadError> {
     if depth > DEPTH_MAX {
         return Err(LoadError::Depth);
     }
@@ -103,15 +109,20 @@ fn from_files(files: Vec<File>, depth: usize) -> Result<Chart, LoadError> {
         }
     }
     validate(&chart.metadata)?;
+    if subcharts.len() > DEPENDENCIES_MAX {
+        let text = format!("the chart has more than {DEPENDENCIES_MAX} subcharts");
+        return Err(LoadError::Invalid(text));
+    }
     for (name, files) in subcharts {
         if name.starts_with(['_', '.']) {
             continue;
         }
-        let subchart = subchart(&name, files, depth).map_err(|cause| LoadError::Subchart {
-            name: name.clone(),
-            chart: chart.metadata.name.clone(),
-            cause: Box::new(cause),
-        })?;
+        let subchart =
+            subchart(&name, files, depth, limits).map_err(|cause| LoadError::Subchart {
+                name: name.clone(),
+                chart: chart.metadata.name.clone(),
+                cause: Box::new(cause),
+            })?;
         chart.dependencies.push(subchart);
     }
     Ok(chart)
@@ -123,17 +134,22 @@ fn keep_for_v1(chart: &mut Chart, file: File) {
     }
 }
 
-fn subchart(name: &str, files: Vec<File>, depth: usize) -> Result<Chart, LoadError> {
+fn subchart(
+    name: &str,
+    files: Vec<File>,
+    depth: usize,
+    limits: &mut Limits,
+) -> Result<Chart, LoadError> {
     if name.ends_with(".tgz") {
         let file = files.first().filter(|file| file.name == name);
         let file = file.ok_or_else(|| LoadError::Invalid(format!("{name} is not a file")))?;
-        return from_archive(&file.data, depth + 1);
+        return from_archive(&file.data, depth + 1, limits);
     }
     let inner = files.into_iter().filter_map(|mut file| {
         file.name = file.name.split_once('/')?.1.to_owned();
         Some(file)
     });
-    from_files(inner.collect(), depth + 1)
+    from_files(inner.collect(), depth + 1, limits)
 }
 
 fn value(file: &File) -> Result<Value, LoadError> {
@@ -187,6 +203,9 @@ fn validate(metadata: &Metadata) -> Result<(), LoadError> {
     if !matches!(metadata.kind.as_str(), "" | "application" | "library") {
         return invalid("chart.metadata.type must be application or library".into());
     }
+    if metadata.dependencies.len() > DEPENDENCIES_MAX {
+        return invalid(format!("the chart has more than {DEPENDENCIES_MAX} dependencies"));
+    }
     let mut names = std::collections::BTreeSet::new();
     for dependency in &metadata.dependencies {
         let alias = dependency.alias.as_str();
@@ -205,9 +224,25 @@ fn validate(metadata: &Metadata) -> Result<(), LoadError> {
     Ok(())
 }
 
+/// Loads a chart from a tar archive that is not compressed, after its checksums are corrected.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_archive(data: &[u8]) -> Result<Chart, LoadError> {
+    let data = super::tar::with_checksums(data);
+    let mut limits = Limits { files: 1000, bytes: 1 << 20 };
+    from_files(archive::from_tar(data.as_slice(), &mut limits)?, 0, &mut limits)
+}
+
+/// Loads a chart from names and contents.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_files(files: Vec<(String, Vec<u8>)>) -> Result<Chart, LoadError> {
+    let files = files.into_iter().map(|(name, data)| File { name, data, modified: 0 });
+    let mut limits = Limits { files: 1000, bytes: 1 << 20 };
+    from_files(files.collect(), 0, &mut limits)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::archive::tests::tgz;
+    use super::super::archive::tests::{tgz, tgz_of};
     use super::*;
 
     #[test]
@@ -230,6 +265,22 @@ mod tests {
     }
 
     #[test]
+    fn the_limits_include_archives_inside_of_an_archive() {
+        let large = "x".repeat(5 << 20);
+        let metadata = ("sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.0.0");
+        let paths: Vec<String> = (0..7).map(|number| format!("sub/{number}")).collect();
+        let large = paths.iter().map(|path| (path.as_str(), large.as_str()));
+        let inner = tgz_of(large.chain([metadata]).map(|(name, text)| (name, text.as_bytes())));
+        let names: Vec<String> = (0..3).map(|number| format!("top/charts/{number}.tgz")).collect();
+        let metadata = ("top/Chart.yaml", &b"apiVersion: v2\nname: top\nversion: 1.0.0"[..]);
+        let two = names.iter().take(2).map(|name| (name.as_str(), inner.as_slice()));
+        assert_eq!(load(&tgz_of(two.chain([metadata]))).unwrap().dependencies.len(), 2);
+        let three = names.iter().map(|name| (name.as_str(), inner.as_slice()));
+        let error = load(&tgz_of(three.chain([metadata]))).unwrap_err().to_string();
+        assert!(error.ends_with("decompressed chart is larger than the maximum size 104857600"));
+    }
+
+    #[test]
     fn bad_charts_are_refused_with_helms_texts() {
         for (text, want) in [
             ("name: a", "chart.metadata.version is required"),
@@ -241,5 +292,9 @@ mod tests {
             let error = load(&tgz(&[("c/Chart.yaml", text)])).unwrap_err().to_string();
             assert!(error.contains(want), "{text}: {error}");
         }
+        let dependencies: String = (0..1001).map(|n| format!("- {{name: d{n}}}\n")).collect();
+        let text = format!("name: a\nversion: 1.0.0\ndependencies:\n{dependencies}");
+        let error = load(&tgz(&[("c/Chart.yaml", &text)])).unwrap_err().to_string();
+        assert_eq!(error, "validation: the chart has more than 1000 dependencies");
     }
 }

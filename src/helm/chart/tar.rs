@@ -5,6 +5,10 @@ use std::io::{self, Read};
 const BLOCK: usize = 512;
 /// The most bytes of an extended header or long name.
 const EXTENSION_MAX: u64 = 1 << 20;
+/// The largest decompressed chart (`MaxDecompressedChartSize`).
+pub(crate) const BYTES_MAX: u64 = 100 << 20;
+/// The most files of an archive.
+const FILES_MAX: usize = 20_000;
 
 /// The archive is damaged or exceeds a limit.
 #[derive(Debug, thiserror::Error)]
@@ -16,11 +20,24 @@ pub enum TarError {
     #[error("the archive is damaged: bad header of file {0}")]
     Header(usize),
     /// Too many files.
-    #[error("the archive has more than {0} files")]
-    Files(usize),
+    #[error("the archive has more than {FILES_MAX} files")]
+    Files,
     /// Too many bytes.
-    #[error("decompressed chart is larger than the maximum size {0}")]
-    Size(u64),
+    #[error("decompressed chart is larger than the maximum size {BYTES_MAX}")]
+    Size,
+}
+
+/// What an archive, with the archives inside of it, may still contain.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) files: usize,
+    pub(super) bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { files: FILES_MAX, bytes: BYTES_MAX }
+    }
 }
 
 /// A file of an archive.
@@ -38,13 +55,9 @@ pub(super) struct Member {
 /// is empty for Helm too.
 ///
 /// # Errors
-/// The archive is damaged, has more than `files_max` files or more than `bytes_max` bytes.
-pub(super) fn read(
-    mut input: impl Read,
-    files_max: usize,
-    bytes_max: u64,
-) -> Result<Vec<Member>, TarError> {
-    let (mut members, mut left, mut count) = (Vec::new(), bytes_max, 0_usize);
+/// The archive is damaged or exceeds the limits.
+pub(super) fn read(mut input: impl Read, limits: &mut Limits) -> Result<Vec<Member>, TarError> {
+    let (mut members, mut count) = (Vec::new(), 0_usize);
     let (mut long_name, mut pax_name) = (None, None);
     loop {
         let mut block = [0_u8; BLOCK];
@@ -52,14 +65,12 @@ pub(super) fn read(
             return Ok(members);
         }
         count += 1;
-        if count > files_max {
-            return Err(TarError::Files(files_max));
-        }
+        limits.files = limits.files.checked_sub(1).ok_or(TarError::Files)?;
         let header = Header::parse(&block).ok_or(TarError::Header(count))?;
-        let limit = if header.is_extension() { EXTENSION_MAX } else { left };
-        if header.size > limit {
-            return Err(TarError::Size(bytes_max));
+        if header.is_extension() && header.size > EXTENSION_MAX {
+            return Err(TarError::Size);
         }
+        limits.bytes = limits.bytes.checked_sub(header.size).ok_or(TarError::Size)?;
         let data = content(&mut input, header.size)?;
         match header.kind {
             b'x' => pax_name = pax_path(&data),
@@ -69,7 +80,6 @@ pub(super) fn read(
             kind => {
                 let name = pax_name.take().or(long_name.take()).unwrap_or(header.name);
                 if matches!(kind, b'0' | 0 | b'7') && !name.ends_with('/') {
-                    left = left.saturating_sub(header.size);
                     members.push(Member { name, modified: header.modified, data });
                 }
             }
@@ -162,4 +172,24 @@ fn pax_path(mut data: &[u8]) -> Option<String> {
         data = data.get(length..)?;
     }
     None
+}
+
+/// The archive with correct checksums in its headers, for the fuzzer.
+#[cfg(feature = "fuzzing")]
+pub(super) fn with_checksums(data: &[u8]) -> Vec<u8> {
+    let (mut out, mut at) = (data.to_vec(), 0_usize);
+    while let Some(block) = out.get_mut(at..).and_then(|rest| rest.get_mut(..BLOCK)) {
+        let (head, tail) = (block.get(..148), block.get(156..));
+        let bytes = head.into_iter().chain(tail).flatten();
+        let sum = bytes.map(|byte| u64::from(*byte)).sum::<u64>() + 8 * 32;
+        let size = block.get(124..136).and_then(number).unwrap_or_default();
+        if sum != 8 * 32
+            && let Some(field) = block.get_mut(148..156)
+        {
+            field.copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        }
+        let blocks = usize::try_from(size).unwrap_or(usize::MAX).div_ceil(BLOCK);
+        at = at.saturating_add(BLOCK).saturating_add(blocks.saturating_mul(BLOCK));
+    }
+    out
 }

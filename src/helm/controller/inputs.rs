@@ -116,9 +116,10 @@ impl Reader<'_> {
         &self,
         secrets: &[SecretValues],
         field: &'static str,
+        with_ignored: bool,
         values: &mut Values,
     ) -> Result<(), InputError> {
-        for secret in secrets {
+        for secret in secrets.iter().filter(|secret| with_ignored || !secret.ignore_updates) {
             for key in &secret.keys {
                 let text = match self.secret_key(&secret.name, field, key).await {
                     Ok(text) => text,
@@ -135,29 +136,47 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// All inputs of a chart. The values of later places take precedence: valuesContent, values,
-    /// valuesSecrets of the chart; the same of its HelmChartConfig; set.
-    pub(super) async fn read(
+    /// The values of later places take precedence: valuesContent, values, valuesSecrets of the
+    /// chart; the same of its HelmChartConfig; set.
+    async fn values(
         &self,
-        name: &str,
         spec: &ChartSpec,
         config: Option<&ConfigSpec>,
-    ) -> Result<Inputs, InputError> {
+        with_ignored: bool,
+    ) -> Result<Values, InputError> {
         let mut values = Values::new();
         merge_text(&mut values, spec.values_content.as_bytes(), || {
             "spec.valuesContent of the HelmChart".into()
         })?;
         merge_value(&mut values, spec.values.as_ref());
-        self.merge_secrets(&spec.values_secrets, "spec.valuesSecrets", &mut values).await?;
+        let field = "spec.valuesSecrets";
+        self.merge_secrets(&spec.values_secrets, field, with_ignored, &mut values).await?;
         if let Some(config) = config {
             merge_text(&mut values, config.values_content.as_bytes(), || {
                 "spec.valuesContent of the HelmChartConfig".into()
             })?;
             merge_value(&mut values, config.values.as_ref());
             let field = "spec.valuesSecrets of the HelmChartConfig";
-            self.merge_secrets(&config.values_secrets, field, &mut values).await?;
+            self.merge_secrets(&config.values_secrets, field, with_ignored, &mut values).await?;
         }
         apply_set(spec, &mut values)?;
+        Ok(values)
+    }
+
+    /// All inputs of a chart. Their hash has references to Secrets with `ignoreUpdates`, but not
+    /// the values of these, so that their changes alone are no reason for an upgrade.
+    pub(super) async fn read(
+        &self,
+        name: &str,
+        spec: &ChartSpec,
+        config: Option<&ConfigSpec>,
+    ) -> Result<Inputs, InputError> {
+        let values = self.values(spec, config, true).await?;
+        let ignored = ignored_secrets(spec, config);
+        let hashed = match ignored.is_empty() {
+            true => values.clone(),
+            false => self.values(spec, config, false).await?,
+        };
         let docker = match &spec.docker_registry_secret {
             Some(secret) => {
                 let field = "spec.dockerRegistrySecret";
@@ -182,7 +201,7 @@ impl Reader<'_> {
         let of_config = config.map_or("", |config| config.failure_policy.as_str());
         let failure_policy = [of_config, own, "reinstall"].into_iter().find(|p| !p.is_empty());
         let failure_policy = failure_policy.unwrap_or_default().to_owned();
-        let hash = hash(&source, &values, &settings, &failure_policy);
+        let hash = hash(&source, &hashed, &ignored, &settings, &failure_policy);
         Ok(Inputs { source, values, settings, failure_policy, hash })
     }
 }
@@ -297,7 +316,23 @@ fn duration(text: &str) -> Option<Duration> {
     (!is_empty).then(|| Duration::try_from_secs_f64(total).ok()).flatten()
 }
 
-fn hash(source: &Source, values: &Values, settings: &Settings, policy: &str) -> String {
+/// The references to Secrets whose changes are not followed.
+fn ignored_secrets<'a>(
+    spec: &'a ChartSpec,
+    config: Option<&'a ConfigSpec>,
+) -> Vec<&'a SecretValues> {
+    let of_config = config.into_iter().flat_map(|config| &config.values_secrets);
+    let all = spec.values_secrets.iter().chain(of_config);
+    all.filter(|secret| secret.ignore_updates).collect()
+}
+
+fn hash(
+    source: &Source,
+    values: &Values,
+    ignored: &[&SecretValues],
+    settings: &Settings,
+    policy: &str,
+) -> String {
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     let credentials = source.credentials.as_ref();
     let flags = format!(
@@ -327,6 +362,9 @@ fn hash(source: &Source, values: &Values, settings: &Settings, policy: &str) -> 
     ] {
         digest.update(&part.len().to_le_bytes());
         digest.update(part.as_bytes());
+    }
+    for secret in ignored {
+        digest.update(format!("{} {:?}", secret.name, secret.keys).as_bytes());
     }
     digest.update(source.docker_config.as_deref().unwrap_or_default());
     let hex = digest.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>();

@@ -290,7 +290,7 @@ impl Controller {
     }
 
     async fn apply_release(&self, inputs: &Inputs) -> Result<Release, ApplyError> {
-        let archive = fetch::archive(&inputs.source, &self.own).await?;
+        let archive = fetch::archive(&inputs.source, &self.network).await?;
         let chart = base::tasks::blocking(move || chart::load(&archive)).await??;
         let settings = &inputs.settings;
         let action = Action { client: &self.client, settings };

@@ -1,19 +1,20 @@
 //! GET requests over HTTP and HTTPS, each on its own connection, with redirects and bounds.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use base::io::{BoxIo, Dial, Tcp};
 use base::pki;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, LOCATION, USER_AGENT, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT, AUTHORIZATION, HOST, LOCATION, PROXY_AUTHORIZATION, USER_AGENT, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio_rustls::TlsConnector;
 use url::Url;
+
+use super::connect::{ConnectError, Connection, Connector};
+use super::credentials::Credentials;
+use super::proxy::Proxies;
 
 /// The most redirects, as of Go's client.
 const REDIRECTS_MAX: usize = 10;
@@ -21,30 +22,6 @@ const REDIRECTS_MAX: usize = 10;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of connecting with the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// User and password.
-#[derive(Clone)]
-pub struct Credentials {
-    /// User.
-    pub username: String,
-    /// Password.
-    pub password: String,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Credentials")
-    }
-}
-
-impl Credentials {
-    /// The value of `Authorization`.
-    pub(crate) fn basic(&self) -> String {
-        let pair = format!("{}:{}", self.username, self.password);
-        let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pair);
-        format!("Basic {encoded}")
-    }
-}
 
 /// A request failed.
 #[derive(Debug, thiserror::Error)]
@@ -134,14 +111,19 @@ fn shown(url: &Url) -> String {
 
 /// Makes requests with one set of trusted CAs.
 pub(crate) struct Client {
-    tls: Arc<ClientConfig>,
+    connector: Connector,
 }
 
 impl Client {
     /// Trusts `ca` (PEM), or the system's CAs if it is blank.
-    pub(crate) async fn new(ca: &str, insecure: bool) -> Result<Self, HttpError> {
+    pub(super) async fn new(
+        ca: &str,
+        insecure: bool,
+        proxies: &Proxies,
+    ) -> Result<Self, HttpError> {
         let tls = pki::external_roots::client(ca.as_bytes(), insecure, None).await;
-        Ok(Self { tls: tls.map_err(|e| HttpError::Roots(e.to_string()))? })
+        let tls = tls.map_err(|e| HttpError::Roots(e.to_string()))?;
+        Ok(Self { connector: Connector { tls, proxies: proxies.clone() } })
     }
 
     /// Reads an address; other codes than 2xx are errors.
@@ -179,12 +161,21 @@ impl Client {
         options: &Get<'_>,
         with_credentials: bool,
     ) -> Result<Answer, ExchangeError> {
-        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(url))
-            .await
-            .map_err(|_| ExchangeError::ConnectTimeout)??;
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.connect(url));
+        let Connection { io, proxy } =
+            connecting.await.map_err(|_| ExchangeError::ConnectTimeout)??;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
-        let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+        // A proxy gets the whole address, without user and password.
+        let start = match proxy {
+            Some(_) => format!("{}://", url.scheme()),
+            None => String::new(),
+        };
+        let from = match proxy {
+            Some(_) => url::Position::BeforeHost,
+            None => url::Position::BeforePath,
+        };
+        let target = format!("{start}{}", &url[from..url::Position::AfterQuery]);
         let mut request = Request::get(target)
             .header(HOST, &url[url::Position::BeforeHost..url::Position::AfterPort])
             .header(USER_AGENT, "kube-lite");
@@ -199,6 +190,9 @@ impl Client {
         let authorization = options.authorization.map(str::to_owned).or(basic);
         if let Some(value) = authorization.filter(|_| with_credentials) {
             request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(value) = proxy.and_then(|proxy| proxy.authorization) {
+            request = request.header(PROXY_AUTHORIZATION, value);
         }
         let request = request.body(Empty::<Bytes>::new())?;
         let receive = async {
@@ -217,37 +211,14 @@ impl Client {
             () = drive => Err(ExchangeError::Closed),
         }
     }
-
-    async fn connect(&self, url: &Url) -> Result<BoxIo, ExchangeError> {
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let is_tls = match url.scheme() {
-            "https" => true,
-            "http" => false,
-            _ => return Err(ExchangeError::Scheme),
-        };
-        let port = url.port_or_known_default().unwrap_or(443);
-        let io = Tcp.dial(&host, port).await.map_err(ExchangeError::Connect)?;
-        if !is_tls {
-            return Ok(io);
-        }
-        let name = ServerName::try_from(host).map_err(|_| ExchangeError::Name)?;
-        let io = TlsConnector::from(Arc::clone(&self.tls)).connect(name, io).await;
-        Ok(Box::new(io.map_err(ExchangeError::Tls)?))
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
 enum ExchangeError {
-    #[error("only http, https and oci addresses are supported")]
-    Scheme,
-    #[error("the host is no name of a server")]
-    Name,
-    #[error("cannot connect: {0}")]
-    Connect(std::io::Error),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     #[error("cannot connect within {} s", CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout,
-    #[error("TLS handshake failed: {0}")]
-    Tls(std::io::Error),
     #[error("the answer cannot be read or is too large: {0}")]
     Body(String),
     #[error("the server closed the connection")]

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use url::Url;
 
-use super::http::{Answer, Client, Credentials, Get};
+use super::credentials::Credentials;
+use super::http::{Answer, Client, Get};
 use super::repository::choose;
 use super::{ARCHIVE_MAX, HttpError, Source};
 

@@ -8,16 +8,72 @@ use super::{Values, path_value, table};
 use crate::chart::{Chart, Dependency};
 use crate::version::is_compatible;
 
+/// The most bytes of copies of subcharts and of imported values: aliases and imports in each other
+/// multiply.
+const COPIES_MAX: usize = 256 << 20;
+/// What a chart takes besides its files and values.
+const CHART_BYTES: usize = 1 << 10;
+/// The most parts of the path of imported values.
+const PATH_MAX: usize = 64;
+
+/// Subcharts cannot be chosen, or their values not imported.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DependencyError {
+    /// The value of a subchart is not a table.
+    #[error(transparent)]
+    Table(#[from] NotATable),
+    /// Too many copies.
+    #[error(
+        "the aliases and import-values of the chart copy more than {COPIES_MAX} bytes; remove some \
+         of its dependencies"
+    )]
+    Copies,
+    /// A path of imported values is too long.
+    #[error("import-values of dependency {0:?}: the path of parent has more than {PATH_MAX} parts")]
+    Path(String),
+}
+
+/// What may still be copied.
+struct Copies {
+    left: usize,
+}
+
+impl Copies {
+    fn add(&mut self, bytes: usize) -> Result<(), DependencyError> {
+        self.left = self.left.checked_sub(bytes).ok_or(DependencyError::Copies)?;
+        Ok(())
+    }
+}
+
 /// Removes disabled subcharts, renames aliased ones and imports values.
 ///
 /// # Errors
-/// The value of a subchart is not a table.
-pub fn process(chart: &mut Chart, values: &Values) -> Result<(), NotATable> {
-    enable(chart, values, "")?;
-    import_all(chart)
+/// The value of a subchart is not a table, or copies are too large.
+pub fn process(chart: &mut Chart, values: &Values) -> Result<(), DependencyError> {
+    let mut copies = Copies { left: COPIES_MAX };
+    enable(chart, values, "", &mut copies)?;
+    import_all(chart, &mut copies)
 }
 
-fn enable(chart: &mut Chart, values: &Values, path: &str) -> Result<(), NotATable> {
+/// The bytes of a chart in memory, roughly.
+fn size(chart: &Chart) -> usize {
+    let files = chart.templates.iter().chain(&chart.files);
+    let files: usize = files.map(|file| file.name.len() + file.data.len()).sum();
+    let schema = chart.schema.as_ref().map_or(0, Vec::len);
+    let inner: usize = chart.dependencies.iter().map(size).sum();
+    CHART_BYTES + files + schema + table_size(&chart.values) + inner
+}
+
+fn table_size(table: &Values) -> usize {
+    serde_json::to_string(table).map_or(0, |text| text.len())
+}
+
+fn enable(
+    chart: &mut Chart,
+    values: &Values,
+    path: &str,
+    copies: &mut Copies,
+) -> Result<(), DependencyError> {
     if chart.metadata.dependencies.is_empty() {
         return Ok(());
     }
@@ -29,9 +85,12 @@ fn enable(chart: &mut Chart, values: &Values, path: &str) -> Result<(), NotATabl
     let unlisted =
         existing.iter().filter(|sub| !declared.iter().any(|dependency| listed(sub, dependency)));
     let mut subcharts: Vec<Chart> = unlisted.cloned().collect();
+    let sizes: Vec<usize> = existing.iter().map(size).collect();
     let mut dependencies = Vec::with_capacity(declared.len());
     for mut dependency in declared {
-        if let Some(found) = existing.iter().find(|sub| listed(sub, &dependency)) {
+        let mut sized = existing.iter().zip(&sizes);
+        if let Some((found, size)) = sized.find(|(sub, _)| listed(sub, &dependency)) {
+            copies.add(*size)?;
             let mut subchart = found.clone();
             if !dependency.alias.is_empty() {
                 subchart.metadata.name.clone_from(&dependency.alias);
@@ -54,7 +113,7 @@ fn enable(chart: &mut Chart, values: &Values, path: &str) -> Result<(), NotATabl
     chart.dependencies.retain(|sub| !is_disabled(sub.name()));
     for subchart in &mut chart.dependencies {
         let inner = format!("{path}{}.", subchart.metadata.name);
-        enable(subchart, &all, &inner)?;
+        enable(subchart, &all, &inner, copies)?;
     }
     let off: Vec<String> =
         dependencies.iter().filter(|d| !d.enabled).map(|d| d.name.clone()).collect();
@@ -89,9 +148,9 @@ fn apply_tags(dependency: &mut Dependency, values: &Values) {
     dependency.enabled = states.is_empty() || states.contains(&true);
 }
 
-fn import_all(chart: &mut Chart) -> Result<(), NotATable> {
+fn import_all(chart: &mut Chart, copies: &mut Copies) -> Result<(), DependencyError> {
     for subchart in &mut chart.dependencies {
-        import_all(subchart)?;
+        import_all(subchart, copies)?;
     }
     if chart.metadata.dependencies.is_empty() {
         return Ok(());
@@ -109,6 +168,10 @@ fn import_all(chart: &mut Chart) -> Result<(), NotATable> {
                 );
                 continue;
             };
+            if parent.split('.').count() > PATH_MAX {
+                return Err(DependencyError::Path(dependency.name.clone()));
+            }
+            copies.add(table_size(found))?;
             coalesce::coalesce_tables(&mut imported, nested(&parent, found.clone()), true);
         }
     }
@@ -179,6 +242,32 @@ mod tests {
             process(&mut chart, values.as_object().unwrap()).unwrap();
             assert_eq!(names(&chart), want, "{values}");
         }
+    }
+
+    #[test]
+    fn aliases_in_aliases_do_not_multiply_without_bound() {
+        let mut chart = sub("leaf", json!({"x": "x".repeat(1 << 20)}));
+        for level in 0..4 {
+            let aliases = (0..20).map(|number| {
+                json!({"name": chart.name(), "version": "*", "alias": format!("a{number}")})
+            });
+            let aliases = Value::Array(aliases.collect());
+            let mut parent = sub(&format!("level{level}"), json!({}));
+            parent.metadata.dependencies = serde_json::from_value(aliases).unwrap();
+            parent.dependencies = vec![chart];
+            chart = parent;
+        }
+        assert_eq!(process(&mut chart, &Values::new()), Err(DependencyError::Copies));
+    }
+
+    #[test]
+    fn a_deep_path_of_imported_values_is_refused() {
+        let path = vec!["a"; 100_000].join(".");
+        let mut chart = top(json!([{
+            "name": "db", "version": "*", "import-values": [{"child": "exports.x", "parent": path}],
+        }]));
+        let error = process(&mut chart, &Values::new()).unwrap_err();
+        assert_eq!(error, DependencyError::Path("db".into()));
     }
 
     #[test]
