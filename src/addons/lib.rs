@@ -14,6 +14,8 @@ mod document;
 mod error;
 mod file;
 mod folder;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod limits;
 mod migration;
 mod object_set;

@@ -13,6 +13,8 @@ mod digest;
 mod events;
 mod eviction;
 mod file_watcher;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod housekeeping;
 mod image_registry;
 mod kubelet_api;

@@ -17,5 +17,7 @@ mod rewrite;
 mod tests;
 
 pub use config::{Registries, RegistryOptions, check_registry};
+#[cfg(feature = "fuzzing")]
+pub(crate) use file::fuzz;
 pub use file::{InvalidRegistries, load};
 pub(crate) use follow::{watch_file, write_hosts};

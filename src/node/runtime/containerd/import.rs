@@ -1,7 +1,7 @@
 //! Imports images into containerd without a registry: the built-in pause image and archives from
 //! disk.
 
-mod archive;
+pub(crate) mod archive;
 mod contents;
 mod decompress;
 mod sources;

@@ -144,3 +144,18 @@ pub fn load(path: &Path) -> Result<Registries, InvalidRegistries> {
     }
     Ok(found)
 }
+
+/// The entry point of the fuzzer.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(text: &[u8]) {
+    let Ok(registries) = parse(text) else { return };
+    for (folder, hosts) in registries.hosts() {
+        assert!(!folder.contains('/') && folder != "..", "{folder}");
+        assert!(hosts.starts_with(super::hosts::HEADER));
+    }
+    for mirror in registries.mirrors.keys() {
+        let _ = registries.credentials(&format!("{mirror}/library/busybox:1"));
+        let _ = registries.rewritten(mirror, 0, "library/busybox");
+    }
+    let _ = registries.credentials("busybox");
+}
