@@ -12,6 +12,7 @@ mod encoding;
 mod lists;
 mod math;
 mod merge;
+mod passwords;
 mod paths;
 mod reflection;
 mod regexes;
@@ -40,6 +41,7 @@ const GROUPS: &[&[Function]] = &[
     encoding::FUNCTIONS,
     lists::FUNCTIONS,
     math::FUNCTIONS,
+    passwords::FUNCTIONS,
     paths::FUNCTIONS,
     reflection::FUNCTIONS,
     regexes::FUNCTIONS,

@@ -60,6 +60,23 @@ fn bounds_end_a_rendering_with_the_place() {
             assert!(error.contains("app/templates/t.yaml:1"), "{head}: {error}");
         }
     }
+    let toml = format!("{{{{ fail (fromToml \"{}a = 1\").Error }}}}", "a.".repeat(100_000));
+    assert!(error_of(&toml).contains("nested too deep"));
     let parens = format!("{{{{ {deep} }}}}");
     assert!(error_of(&parens).contains("max expression depth exceeded"));
+}
+
+#[test]
+fn values_that_are_nested_deeper_than_the_stack_are_dropped() {
+    let list = "{{ $d := list }}{{ range until 300000 }}{{ $d = list $d }}{{ end }}ok";
+    let map = concat!(
+        "{{ $d := dict }}{{ range until 300000 }}{{ $d = dict \"a\" $d }}{{ end }}",
+        "{{ $_ := set $d \"b\" (list $d.a) }}ok",
+    );
+    for template in [list, map] {
+        let name = "app/templates/t.yaml";
+        let sources = [Source { name, text: template, root: Value::map(), render: true }];
+        let files = render(&sources, &NoCluster, &Options::default()).unwrap();
+        assert_eq!(files[name], "ok");
+    }
 }

@@ -35,7 +35,7 @@ pub use error::{Failure, HostError, RenderError};
 pub use function::{Host, NoCluster};
 pub use functions::{Constraints, Version};
 pub use signature::Param;
-pub use value::{Class, Elem, Entries, List, Map, Object, Value};
+pub use value::{Class, Elem, Entries, Items, List, Map, Object, Value};
 
 /// Reads YAML as `sigs.k8s.io/yaml` does, such as a chart's values.yaml: every number is a float.
 ///

@@ -58,7 +58,24 @@ pub struct List {
     pub elem: Elem,
     /// A nil slice, which JSON writes as `null`.
     pub nil: bool,
-    pub items: Arc<Vec<Value>>,
+    pub items: Arc<Items>,
+}
+
+/// The elements of a list.
+pub struct Items(Vec<Value>);
+
+impl std::ops::Deref for Items {
+    type Target = [Value];
+
+    fn deref(&self) -> &[Value] {
+        &self.0
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        drop_all(std::mem::take(&mut self.0));
+    }
 }
 
 /// The type of a map.
@@ -78,7 +95,36 @@ pub type Entries = BTreeMap<Arc<str>, Value>;
 #[derive(Clone)]
 pub struct Map {
     pub class: Class,
-    inner: Arc<Mutex<Entries>>,
+    inner: Arc<Inner>,
+}
+
+/// The entries of a map.
+struct Inner(Mutex<Entries>);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop_all(std::mem::take(self.0.get_mut()).into_values().collect());
+    }
+}
+
+/// Drops values and what is in them one after another: a template can nest lists and maps deeper
+/// than the stack has room for.
+fn drop_all(mut open: Vec<Value>) {
+    while let Some(mut value) = open.pop() {
+        match &mut value {
+            Value::List(list) => {
+                if let Some(items) = Arc::get_mut(&mut list.items) {
+                    open.append(&mut items.0);
+                }
+            }
+            Value::Map(map) => {
+                if let Some(inner) = Arc::get_mut(&mut map.inner) {
+                    open.extend(std::mem::take(inner.0.get_mut()).into_values());
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A Go struct: fields and methods by name.
@@ -108,19 +154,19 @@ impl Map {
     }
 
     pub fn of(class: Class, entries: Entries) -> Self {
-        Self { class, inner: Arc::new(Mutex::new(entries)) }
+        Self { class, inner: Arc::new(Inner(Mutex::new(entries))) }
     }
 
     pub fn get(&self, key: &str) -> Option<Value> {
-        self.inner.lock().get(key).cloned()
+        self.inner.0.lock().get(key).cloned()
     }
 
     pub fn contains(&self, key: &str) -> bool {
-        self.inner.lock().contains_key(key)
+        self.inner.0.lock().contains_key(key)
     }
 
     pub fn len(&self) -> usize {
-        self.inner.lock().len()
+        self.inner.0.lock().len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -130,21 +176,21 @@ impl Map {
     /// Changes the map for everyone who holds it.
     pub fn insert(&self, key: impl Into<Arc<str>>, value: Value) {
         // The replaced value is dropped after the lock is released.
-        let _old = self.inner.lock().insert(key.into(), value);
+        let _old = self.inner.0.lock().insert(key.into(), value);
     }
 
     pub fn remove(&self, key: &str) {
-        let _old = self.inner.lock().remove(key);
+        let _old = self.inner.0.lock().remove(key);
     }
 
     /// A copy of the entries; the values are shared.
     pub fn entries(&self) -> Entries {
-        self.inner.lock().clone()
+        self.inner.0.lock().clone()
     }
 
     /// The entries as a list, in the order of the keys.
     pub fn pairs(&self) -> Vec<(Arc<str>, Value)> {
-        self.inner.lock().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.inner.0.lock().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     pub fn is(&self, other: &Self) -> bool {
@@ -158,11 +204,16 @@ impl List {
     }
 
     pub fn of(elem: Elem, items: Vec<Value>) -> Self {
-        Self { elem, nil: false, items: Arc::new(items) }
+        Self { elem, nil: false, items: Arc::new(Items(items)) }
+    }
+
+    /// A list of the same type with other elements.
+    pub fn with(&self, items: Vec<Value>) -> Self {
+        Self { elem: self.elem, nil: self.nil, items: Arc::new(Items(items)) }
     }
 
     pub fn none(elem: Elem) -> Self {
-        Self { elem, nil: true, items: Arc::new(Vec::new()) }
+        Self { elem, nil: true, items: Arc::new(Items(Vec::new())) }
     }
 }
 

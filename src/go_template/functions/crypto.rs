@@ -37,16 +37,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     fixed("uuidv4", &[], |_, _| uuid()),
     fixed("encryptAES", &[Str, Str], encrypt),
     fixed("decryptAES", &[Str, Str], decrypt),
-    fixed("bcrypt", &[Str], |_, _| Err(unsupported("bcrypt"))),
-    fixed("htpasswd", &[Str, Str], |_, _| Err(unsupported("htpasswd"))),
-    fixed("derivePassword", &[Int, Str, Str, Str, Str], |_, _| Err(unsupported("derivePassword"))),
 ];
-
-/// The functions whose algorithms are not part of the program.
-fn unsupported(name: &str) -> Failure {
-    let fix = "set the value in the chart's values instead";
-    Failure::new(format!("{name}: kube-lite does not support this function: {fix}"))
-}
 
 fn hex(algorithm: &'static digest::Algorithm, bytes: &[u8]) -> Value {
     let digest = digest::digest(algorithm, bytes);

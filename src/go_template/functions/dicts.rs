@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::function::{Args, Call, Function, fixed, variadic};
 use crate::functions::merge;
 use crate::signature::Param::{Any, Map as Dict, Str};
-use crate::value::{Entries, List, Map, Value};
+use crate::value::{Entries, Map, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     variadic("dict", &[Any], dict),
@@ -144,7 +144,7 @@ fn deep_copy(call: &mut Call<'_>, value: &Value, depth: usize) -> Result<Value, 
         Value::List(list) => {
             let items = list.items.iter().map(|item| deep_copy(call, item, depth + 1));
             let items: Result<Vec<Value>, Failure> = items.collect();
-            Ok(Value::List(List { items: items?.into(), ..list.clone() }))
+            Ok(Value::List(list.with(items?)))
         }
         value => Ok(value.clone()),
     }

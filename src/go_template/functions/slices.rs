@@ -4,7 +4,7 @@ use crate::convert::to_int;
 use crate::error::Failure;
 use crate::function::{Args, Call, Function, variadic};
 use crate::signature::Param::Any;
-use crate::value::{List, Value};
+use crate::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] =
     &[variadic("slice", &[Any, Any], slice), variadic("mustSlice", &[Any, Any], slice)];
@@ -30,7 +30,7 @@ fn slice(_: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
         return Err(Failure::new("reflect.Value.Slice: slice index out of bounds"));
     };
     Ok(match &value {
-        Value::List(list) => Value::List(List { items: part.to_vec().into(), ..list.clone() }),
+        Value::List(list) => Value::List(list.with(part.to_vec())),
         Value::Bytes(bytes) => {
             let bytes = bytes.iter().copied().skip(usize::try_from(start).unwrap_or(0));
             Value::Bytes(bytes.take(part.len()).collect())

@@ -9,6 +9,7 @@ use crate::value::{Map, Value};
 struct Reader<'a> {
     rest: &'a str,
     line: usize,
+    /// Maps and lists around the present place.
     depth: usize,
 }
 
@@ -30,7 +31,7 @@ pub(crate) fn from_toml(text: &str) -> Result<Value, Failure> {
             table = reader.heading(&root)?;
         } else {
             let path = reader.key_path('=')?;
-            let value = reader.value()?;
+            let value = reader.value_below(path.len())?;
             let (last, parents) = match path.split_last() {
                 Some(parts) => parts,
                 None => return Err(reader.error("a key is missing")),
@@ -126,6 +127,9 @@ impl Reader<'_> {
                 }
             };
             path.push(key);
+            if self.depth + path.len() > MAX_NESTING {
+                return Err(self.error("values are nested too deep"));
+            }
             self.spaces();
             match self.take() {
                 Some('.') => {}
@@ -136,11 +140,13 @@ impl Reader<'_> {
     }
 
     fn heading(&mut self, root: &Map) -> Result<Map, Failure> {
+        self.depth = 0;
         let is_array = self.accept("[[");
         if !is_array {
             self.take();
         }
         let path = self.key_path(']')?;
+        self.depth = path.len();
         if is_array && !self.accept("]") {
             return Err(self.error("expected ']]' after the name of an array of tables"));
         }
@@ -181,6 +187,14 @@ impl Reader<'_> {
             table = next;
         }
         Ok(table)
+    }
+
+    /// A value below so many keys.
+    fn value_below(&mut self, keys: usize) -> Result<Value, Failure> {
+        self.depth += keys;
+        let value = self.value();
+        self.depth = self.depth.saturating_sub(keys);
+        value
     }
 
     fn value(&mut self) -> Result<Value, Failure> {
@@ -227,7 +241,7 @@ impl Reader<'_> {
                 return Ok(Value::Map(table));
             }
             let path = self.key_path('=')?;
-            let value = self.value()?;
+            let value = self.value_below(path.len())?;
             if let Some((last, parents)) = path.split_last() {
                 self.descend(&table, parents)?.insert(last.as_str(), value);
             }
