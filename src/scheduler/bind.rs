@@ -24,6 +24,12 @@ pub(crate) enum BindError {
     /// A claim of the pod was not bound within [`VOLUME_TIMEOUT`].
     #[error("the pod's volumes were not bound within 10 minutes")]
     VolumesNotBound,
+    /// A volume that was chosen for a claim does not exist any more or has another claim.
+    #[error("volume {0} is not available for the pod any more")]
+    VolumeLost(String),
+    /// A claim of the pod does not exist any more.
+    #[error("claim {0} does not exist any more")]
+    ClaimLost(String),
     /// A request to the API server failed.
     #[error(transparent)]
     Client(#[from] Error),
@@ -36,8 +42,28 @@ pub(crate) struct Writer {
     pub(crate) recorder: EventRecorder,
     pub(crate) pods: Informer<Pod>,
     pub(crate) claims: Informer<PersistentVolumeClaim>,
-    /// Counts changes of claims.
-    pub(crate) claims_changed: watch::Receiver<u64>,
+    pub(crate) volumes: Informer<PersistentVolume>,
+    /// Counts changes of claims and volumes.
+    pub(crate) volumes_changed: watch::Receiver<u64>,
+}
+
+impl BindError {
+    /// Whether other pods or users caused it, so that the pod is scheduled again without a report.
+    pub(crate) fn is_expected(&self) -> bool {
+        match self {
+            Self::Client(error) => error.is_not_found() || error.is_conflict(),
+            Self::VolumeLost(_) | Self::ClaimLost(_) => true,
+            Self::VolumesNotBound => false,
+        }
+    }
+}
+
+/// Whether a volume is free for a claim: it has no claim, or this one.
+fn is_free_for(volume: &PersistentVolume, claim: &ObjectReference) -> bool {
+    let Some(own) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return true };
+    // A volume that was reserved by hand has no identifier of its claim yet.
+    let is_same = own.uid.as_deref().is_none_or(str::is_empty) || own.uid == claim.uid;
+    is_same && own.namespace == claim.namespace && own.name == claim.name
 }
 
 fn reference(pod: &PodInfo) -> ObjectReference {
@@ -63,7 +89,7 @@ impl Writer {
             self.pre_bind(pod, node, write).await?;
         }
         if !writes.is_empty() {
-            self.volumes_bound(pod).await?;
+            self.volumes_bound(pod, writes).await?;
         }
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -78,7 +104,18 @@ impl Writer {
         Ok(())
     }
 
-    async fn pre_bind(&self, pod: &PodInfo, node: &str, write: &PreBind) -> Result<(), Error> {
+    fn claim_reference(&self, namespace: &str, claim: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolumeClaim".into()),
+            namespace: Some(namespace.into()),
+            name: Some(claim.into()),
+            uid: self.claims.get(namespace, claim).and_then(|c| c.metadata.uid),
+            ..ObjectReference::default()
+        }
+    }
+
+    async fn pre_bind(&self, pod: &PodInfo, node: &str, write: &PreBind) -> Result<(), BindError> {
         match write {
             PreBind::ProvisionVolume { claim } => {
                 let annotations = json!({"volume.kubernetes.io/selected-node": node});
@@ -93,14 +130,18 @@ impl Writer {
                     .await?;
             }
             PreBind::BindVolume { claim, volume } => {
-                let uid = self.claims.get(&pod.namespace, claim).and_then(|c| c.metadata.uid);
-                let reference = json!({
-                    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-                    "namespace": pod.namespace, "name": claim, "uid": uid,
-                });
+                let reference = self.claim_reference(&pod.namespace, claim);
+                // Pods that are scheduled at the same time may have chosen the same volume: the
+                // first one gets it.
+                let current: PersistentVolume = self.client.get("", volume).await?;
+                if !is_free_for(&current, &reference) {
+                    return Err(BindError::VolumeLost(volume.clone()));
+                }
                 let annotations = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
+                let version = current.metadata.resource_version;
                 let patch = json!({
-                    "metadata": {"annotations": annotations}, "spec": {"claimRef": reference},
+                    "metadata": {"annotations": annotations, "resourceVersion": version},
+                    "spec": {"claimRef": reference},
                 });
                 self.client
                     .patch::<PersistentVolume>("", volume, "", &Patch::Merge(&patch))
@@ -110,9 +151,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Resolves once every claim of the pod is bound.
-    async fn volumes_bound(&self, pod: &PodInfo) -> Result<(), BindError> {
-        let mut changed = self.claims_changed.clone();
+    /// Returns the volume or claim that was lost after `writes`, if any (`checkBindings`).
+    fn lost(&self, pod: &PodInfo, writes: &[PreBind]) -> Option<BindError> {
+        if let Some(name) =
+            pod.claims.iter().find(|name| self.claims.get(&pod.namespace, name).is_none())
+        {
+            return Some(BindError::ClaimLost(name.clone()));
+        }
+        writes.iter().find_map(|write| {
+            let PreBind::BindVolume { claim, volume } = write else { return None };
+            let reference = self.claim_reference(&pod.namespace, claim);
+            let is_kept = self.volumes.get("", volume).is_some_and(|v| is_free_for(&v, &reference));
+            (!is_kept).then(|| BindError::VolumeLost(volume.clone()))
+        })
+    }
+
+    /// Resolves once every claim of the pod is bound, or one cannot be any more.
+    async fn volumes_bound(&self, pod: &PodInfo, writes: &[PreBind]) -> Result<(), BindError> {
+        let mut changed = self.volumes_changed.clone();
         let all_bound = || {
             pod.claims.iter().all(|name| {
                 let claim = self.claims.get(&pod.namespace, name);
@@ -121,15 +177,16 @@ impl Writer {
         };
         let wait = async {
             while !all_bound() {
+                if let Some(error) = self.lost(pod, writes) {
+                    return Err(error);
+                }
                 if changed.changed().await.is_err() {
-                    return;
+                    break;
                 }
             }
+            Ok(())
         };
-        match tokio::time::timeout(VOLUME_TIMEOUT, wait).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(BindError::VolumesNotBound),
-        }
+        tokio::time::timeout(VOLUME_TIMEOUT, wait).await.unwrap_or(Err(BindError::VolumesNotBound))
     }
 
     /// Reports why the pod has no node, and evicts the victims of a preemption.
@@ -218,5 +275,31 @@ impl Writer {
         let text = format!("Preempted by pod {} on node {node}", preemptor.uid);
         self.recorder.event_for(reference(victim), EventType::Normal, "Preempted", text);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_free_without_a_claim_or_for_its_own() {
+        let claim = |name: &str, uid: Option<&str>| ObjectReference {
+            namespace: Some("n".into()),
+            name: Some(name.into()),
+            uid: uid.map(Into::into),
+            ..ObjectReference::default()
+        };
+        let free = |own: Option<ObjectReference>| {
+            let mut volume = PersistentVolume::default();
+            volume.spec.get_or_insert_default().claim_ref = own;
+            is_free_for(&volume, &claim("c", Some("1")))
+        };
+        assert!(is_free_for(&PersistentVolume::default(), &claim("c", Some("1"))));
+        assert!(free(None));
+        assert!(free(Some(claim("c", Some("1")))));
+        assert!(free(Some(claim("c", None))), "reserved by hand");
+        assert!(!free(Some(claim("c", Some("2")))), "an earlier claim of this name");
+        assert!(!free(Some(claim("d", None))));
     }
 }

@@ -108,14 +108,15 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         decode::<VolumeAttachment>(object).map(|a| a.spec.node_name).into_iter().collect()
     });
     let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
-    let claims_changed = listen(&shared, &caches, &pods, &nodes);
+    let volumes_changed = listen(&shared, &caches, &pods, &nodes);
     let recorder = EventRecorder::new(client.clone(), SCHEDULER_NAME, "", tasks);
     let writer = Writer {
         client,
         recorder,
         pods: pods.clone(),
         claims: caches.claims.clone(),
-        claims_changed,
+        volumes: caches.volumes.clone(),
+        volumes_changed,
     };
     let run = run(shared, caches, (pods, nodes), writer, tasks.clone());
     tasks.spawn(Kind::Critical, "scheduler", run);
@@ -139,14 +140,18 @@ fn listen(
         }
     });
     let (sender, receiver) = watch::channel(0_u64);
-    let to = Arc::clone(shared);
+    let count = Arc::new(move || sender.send_modify(|n| *n = n.wrapping_add(1)));
+    let (to, changed) = (Arc::clone(shared), Arc::clone(&count));
     caches.claims.on_change(move |change| {
-        sender.send_modify(|n| *n = n.wrapping_add(1));
+        changed();
         let key = &change.object().key;
         to.on_event(&Event::PersistentVolumeClaim { namespace: &key.namespace, name: &key.name });
     });
     let to = Arc::clone(shared);
-    caches.volumes.on_change(move |_| to.on_event(&Event::PersistentVolume));
+    caches.volumes.on_change(move |_| {
+        count();
+        to.on_event(&Event::PersistentVolume);
+    });
     let to = Arc::clone(shared);
     caches.classes.on_change(move |_| to.on_event(&Event::StorageClass));
     let to = Arc::clone(shared);
@@ -267,9 +272,7 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
                 shared.update(|s| s.forget(&pod, clock::now()));
             }
             match bound {
-                Err(BindError::Client(error)) if error.is_not_found() || error.is_conflict() => {
-                    Ok(())
-                }
+                Err(error) if error.is_expected() => Ok(()),
                 other => other,
             }
         }
