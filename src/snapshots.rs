@@ -13,7 +13,7 @@ pub(crate) mod source;
 pub(crate) mod zip;
 
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use store::Backend;
 use crate::error_catalogue::{BAD_VALUE, CommandError};
 
 pub(crate) use error::Error;
-pub(crate) use folder::{Folder, Snapshot};
+use folder::is_valid_name;
+pub(crate) use folder::{Folder, Snapshot, default_dir};
 pub(crate) use locations::SnapshotLocations;
 pub(crate) use objects::SnapshotObjects;
 use s3::secret::SecretReader;
@@ -39,8 +40,6 @@ pub(crate) const USER: &str = "system:etcd-snapshot-controller";
 pub(crate) const AGENT: &str = "etcd-snapshot-controller";
 /// First and longest delay between attempts to write the objects after the start.
 const OBJECTS_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Extension of a compressed snapshot.
-const COMPRESSED: &str = ".zip";
 
 /// The snapshot settings of a server.
 #[derive(Debug, Clone)]
@@ -264,15 +263,4 @@ pub(crate) fn check_name(flag: &str, name: &str) -> Result<(), CommandError> {
     Err(BAD_VALUE.usage_error(format!(
         "--{flag}={name}: must be letters, digits, '-', '_' and '.', and must not begin with '.'"
     )))
-}
-
-/// Whether a text can be (part of) the file name of a snapshot.
-fn is_valid_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_plain)
-}
-
-/// The default folder of a data directory.
-pub(crate) fn default_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("server/db/snapshots")
 }

@@ -394,7 +394,8 @@ impl ServerCerts {
     }
 
     /// Issues or loads the certificates of the node `name` with these addresses and `additional`
-    /// names, stored in `agent_dir` as `client-kubelet` and `serving-kubelet`. `now` is in seconds since the epoch.
+    /// names, stored in `agent_dir` as `client-kubelet` and `serving-kubelet`. `now` is in seconds
+    /// since the epoch.
     ///
     /// # Errors
     /// When a certificate cannot be issued or written.

@@ -76,7 +76,8 @@ pub struct JoinRequest {
 }
 
 /// A digest of the cluster's settings and CAs, without the list of servers, which a node watches
-/// separately, and their port, in which they may differ. Tunnels carry it, so that nodes send a new join request when it changes.
+/// separately, and their port, in which they may differ. Tunnels carry it, so that nodes send a new
+/// join request when it changes.
 pub fn digest(settings: &ClusterSettings, server_ca: &str, client_ca: &str) -> String {
     let settings = ClusterSettings { servers: Vec::new(), listen_port: None, ..settings.clone() };
     let text = serde_json::to_vec(&settings).unwrap_or_default();

@@ -94,7 +94,8 @@ pub struct ServerState {
 /// Upper bounds of [`DIALS`] in seconds.
 const DIAL_BOUNDS: [f64; 15] = exponential(0.001, 2.0);
 
-/// Durations of dials, with k3s's name and buckets. k3s's load balancer is what [`Servers`] is here.
+/// Durations of dials, with k3s's name and buckets. [`Servers`] is the counterpart of k3s's load
+/// balancer.
 pub static DIALS: Family = Family::histogram(
     "k3s_loadbalancer_dial_duration_seconds",
     "Time in seconds taken to dial a connection to a backend server, labeled by loadbalancer name \

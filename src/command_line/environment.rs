@@ -2,7 +2,7 @@
 
 use super::flags::{FlagState, flag_state};
 use super::no_effect;
-use crate::snapshots::s3::proxy::EnvironmentProxies;
+use super::proxies::EnvironmentProxies;
 
 /// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[

@@ -16,8 +16,8 @@ use crate::yaml;
 const OPTIONS: Options =
     Options { strict: false, max_output_bytes: 1 << 20, max_steps: 50_000, max_depth: 100 };
 
-/// Loads a chart from a tar archive that is not compressed, and renders it. The checksums of headers
-/// are corrected, so that changed archives are not refused for them.
+/// Loads a chart from a tar archive that is not compressed, and renders it. The checksums of
+/// headers are corrected, so that changed archives are not refused for them.
 pub fn archive(data: &[u8]) {
     if let Ok(chart) = chart::fuzz_archive(data) {
         apply(chart);

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{COMPRESSED, Error, zip};
+use super::error::Error;
+use super::zip;
+
+/// Extension of a compressed snapshot.
+pub(super) const COMPRESSED: &str = ".zip";
 
 /// Suffix of incomplete files.
 const TEMPORARY: &str = ".tmp";
@@ -41,7 +45,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// The given folder, or the default one.
     pub(crate) fn new(given: Option<&Path>, data_dir: &Path) -> Self {
-        let default = super::default_dir(data_dir);
+        let default = default_dir(data_dir);
         let path = given.map_or_else(|| default.clone(), Path::to_owned);
         Self { is_default: path == default, path }
     }
@@ -197,6 +201,17 @@ pub(crate) fn excess(snapshots: &[Snapshot], prefix: &str, keep: usize) -> Vec<S
         snapshots.iter().map(|s| s.name.as_str()).filter(has_prefix).collect();
     let excess = matching.len().saturating_sub(keep);
     matching.into_iter().take(excess).map(str::to_owned).collect()
+}
+
+/// Whether a text can be (part of) the file name of a snapshot.
+pub(super) fn is_valid_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_plain)
+}
+
+/// The default folder of a data directory.
+pub(crate) fn default_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("server/db/snapshots")
 }
 
 #[cfg(test)]

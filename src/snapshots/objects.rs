@@ -11,7 +11,7 @@ use client::events::EventType;
 use client::{Client, DeleteOptions, Error, EventRecorder, ListOptions};
 use serde_json::{Value, json};
 
-use super::{COMPRESSED, Snapshot};
+use super::folder::{COMPRESSED, Snapshot};
 
 /// Label with the node that stores the file, or [`S3`].
 const STORAGE_NODE: &str = "etcd.k3s.cattle.io/snapshot-storage-node";
@@ -170,8 +170,8 @@ fn object(node: &str, snapshot: &Snapshot, s3: Option<&Value>) -> Value {
     object
 }
 
-/// The name of the object of a snapshot: where it is stored, the name of the snapshot, and the begin
-/// of a hash of node and location.
+/// The name of the object of a snapshot: where it is stored, the name of the snapshot, and the
+/// first digits of a hash of node and location.
 fn object_name(source: &str, snapshot: &Snapshot, is_remote: bool) -> String {
     let mut name = snapshot.name.to_lowercase();
     if !is_subdomain(&name) || name.len() + ADDED_CHARACTERS > NAME_CHARACTERS_MAX {

@@ -23,19 +23,18 @@ use rusty_s3::actions::{DeleteObject, GetObject, ListObjectsV2, PutObject};
 use rusty_s3::{Credentials, S3Action, UrlStyle};
 use serde::{Deserialize, Serialize};
 
-use super::folder::{excess, oldest_first, timestamp};
-use super::{Snapshot, is_valid_name};
+use super::folder::{Snapshot, excess, is_valid_name, oldest_first, timestamp};
+use crate::command_line::EnvironmentProxies;
+use error::PAGES_MAX;
 pub(crate) use error::{Error, RequestError};
 use http::{Client, Received, Transfer};
-use proxy::{EnvironmentProxies, ProxyRules};
+use proxy::ProxyRules;
 
 /// Attempts per request, and the delay before the second one.
 const ATTEMPTS: u32 = 3;
 const BACKOFF: Duration = Duration::from_millis(500);
 /// Validity of a signature: covers clock skew and the duration of an attempt.
 const SIGNED_FOR: Duration = Duration::from_secs(900);
-/// Maximum number of list pages of a thousand objects each.
-const PAGES_MAX: usize = 100;
 
 /// Location and options of a bucket. The command sends it to the server over the socket, which only
 /// root can access.

@@ -134,6 +134,7 @@ const NODE: Floors = &[
     // Tasks that act on all pods.
     &["housekeeping", "eviction", "kubelet_api"],
     &["agent"],
+    &["fuzzing"],
 ];
 
 const STORE: Floors = &[

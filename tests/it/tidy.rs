@@ -48,7 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cluster", &["api", "base", "client", "settings"]),
     ("addons", &["api", "base", "client"]),
     ("go_template", &[]),
-    ("helm", &["api", "base", "client", "go_template"]),
+    ("helm", &["api", "base", "client", "go_template", "settings"]),
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use cluster::token::Secret;
 
-use crate::snapshots::s3::proxy::EnvironmentProxies;
+use super::super::proxies::EnvironmentProxies;
 
 /// The S3 bucket that snapshots are also stored in.
 #[derive(Debug, Args, Clone)]

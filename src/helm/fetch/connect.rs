@@ -130,7 +130,7 @@ mod tests {
             ("HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\nrest", "rest"),
             ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "it answers \"HTTP/1.1 407 Pro"),
             ("SSH-2.0\r\n\r\n", "it answers \"SSH-2.0\""),
-            ("HTTP/1.1 200 OK\r\n", "early eof"),
+            ("HTTP/1.1 200 OK\r\n", "unexpected end of file"),
         ] {
             let (ours, mut theirs) = tokio::io::duplex(4096);
             theirs.write_all(answer.as_bytes()).await.unwrap();

@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::pods::pod::Pod;
 use client::Client;
 
-/// Directory in a pod's directory with a mark for each local volume that it uses; the file system of
-/// a block device is mounted on the mark.
+/// Directory in a pod's directory with a mark for each local volume that it uses; the file system
+/// of a block device is mounted on the mark.
 const MARKS: &str = "volumes/kubernetes.io~local-volume";
 /// Directory in a pod's directory with a mark for each ReadWriteOncePod volume that it uses.
 const ALONE_MARKS: &str = "plugins/kube-lite~read-write-once-pod";

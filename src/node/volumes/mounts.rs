@@ -12,8 +12,8 @@ fn named(action: &str, path: &Path, errno: nix::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }
 
-/// Resolves symbolic links above `path`, as in the table of mounts; `None` if its directory does not
-/// exist. What is mounted on `path` itself may not answer, so that it is not followed.
+/// Resolves symbolic links above `path`, as in the table of mounts; `None` if its directory does
+/// not exist. What is mounted on `path` itself may not answer, so that it is not followed.
 fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return path.canonicalize().map(Some);

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use http::StatusCode;
 use tokio::task::JoinError;
 
-use super::PAGES_MAX;
-use super::proxy::ProxyError;
-use super::secret::SecretError;
+/// Maximum number of list pages of a thousand objects each.
+pub(super) const PAGES_MAX: usize = 100;
 
 /// Why an operation on the bucket failed.
 #[derive(Debug, thiserror::Error)]
@@ -118,4 +117,52 @@ impl RequestError {
             | Self::Task(_) => false,
         }
     }
+}
+
+/// Why a text is not the URL of a proxy. The text itself may contain a password.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum ProxyError {
+    /// `socks5` and the like.
+    #[error("{0} proxies are not supported; use an HTTP proxy (http:// or https://)")]
+    Scheme(String),
+    /// No URL, or one without a host.
+    #[error("the proxy must be a URL with scheme and host, such as http://proxy.example:3128")]
+    NotAUrl,
+}
+
+/// What is wrong with a setting.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum SettingError {
+    /// A flag has an invalid value.
+    #[error("--etcd-s3-{name}={value}: {why}")]
+    Flag { name: &'static str, value: String, why: String },
+    /// A flag is missing.
+    #[error("--etcd-s3 needs --etcd-s3-{0}")]
+    MissingFlag(&'static str),
+    /// A key of the Secret has an invalid value.
+    #[error("Secret kube-system/{secret}: etcd-s3-{name}={value}: {why}")]
+    Key { secret: String, name: &'static str, value: String, why: String },
+    /// A key of the Secret is missing.
+    #[error("Secret kube-system/{secret} has no key etcd-s3-{name}")]
+    MissingKey { secret: String, name: &'static str },
+}
+
+/// Why the Secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    /// Only a running server reads Secrets.
+    #[error(
+        "the Secret kube-system/{0} of --etcd-s3-config-secret can be read by a running server \
+         only; give the flags of S3 instead"
+    )]
+    NeedsServer(String),
+    /// The Secret cannot be read.
+    #[error("cannot read the Secret kube-system/{name} of --etcd-s3-config-secret: {source}")]
+    Unreadable { name: String, source: client::Error },
+    /// The ConfigMap with the CAs cannot be read.
+    #[error("cannot read the ConfigMap kube-system/{name} of etcd-s3-endpoint-ca-name: {source}")]
+    Authorities { name: String, source: client::Error },
+    /// A key is missing or invalid.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
 }

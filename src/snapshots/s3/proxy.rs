@@ -6,54 +6,24 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
-use super::error::RequestError;
+use super::error::{ProxyError, RequestError};
+use crate::command_line::EnvironmentProxies;
 
 /// Maximum size of the head of a proxy's response.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// The proxies of the environment.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EnvironmentProxies {
-    /// `HTTP_PROXY`, for requests without TLS.
-    http: String,
-    /// `HTTPS_PROXY`.
-    https: String,
-    /// `NO_PROXY`.
-    exceptions: String,
-}
-
-impl fmt::Debug for EnvironmentProxies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URLs may contain passwords.
-        f.write_str("***")
+/// The variable with the proxy of a URL, and its value; empty for none.
+fn variable_of<'a>(environment: &'a EnvironmentProxies, url: &Url) -> (&'static str, &'a str) {
+    let port = url.port_or_known_default().unwrap_or_default();
+    if is_exception(&environment.exceptions, host_of(url), port) {
+        return ("NO_PROXY", "");
     }
-}
-
-impl EnvironmentProxies {
-    /// Reads the variables; names in capital letters take precedence.
-    pub(crate) fn read(lookup: impl Fn(&str) -> Option<String>) -> Self {
-        let get = |name: &str| {
-            let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
-            set(name).or_else(|| set(&name.to_lowercase())).unwrap_or_default()
-        };
-        Self { http: get("HTTP_PROXY"), https: get("HTTPS_PROXY"), exceptions: get("NO_PROXY") }
-    }
-
-    /// The variable with the proxy of a URL, and its value; empty for none.
-    fn of(&self, url: &Url) -> (&'static str, &str) {
-        let host = host_of(url);
-        let port = url.port_or_known_default().unwrap_or_default();
-        if is_exception(&self.exceptions, host, port) {
-            return ("NO_PROXY", "");
-        }
-        match url.scheme() {
-            "https" => ("HTTPS_PROXY", &self.https),
-            _ => ("HTTP_PROXY", &self.http),
-        }
+    match url.scheme() {
+        "https" => ("HTTPS_PROXY", &environment.https),
+        _ => ("HTTP_PROXY", &environment.http),
     }
 }
 
@@ -133,17 +103,6 @@ impl fmt::Debug for Authorization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
-}
-
-/// Why a text is not the URL of a proxy. The text itself may contain a password.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum ProxyError {
-    /// `socks5` and the like.
-    #[error("{0} proxies are not supported; use an HTTP proxy (http:// or https://)")]
-    Scheme(String),
-    /// No URL, or one without a host.
-    #[error("the proxy must be a URL with scheme and host, such as http://proxy.example:3128")]
-    NotAUrl,
 }
 
 impl HttpProxy {
@@ -274,7 +233,7 @@ impl ProxyRules {
         match self {
             Self::Fixed(proxy) => Ok(proxy.clone()),
             Self::Environment(environment) => {
-                let (variable, value) = environment.of(url);
+                let (variable, value) = variable_of(environment, url);
                 if value.is_empty() {
                     return Ok(None);
                 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{ConfigMap, Secret};
 use client::Client;
 
-use super::settings::{AMAZON, Origin, REGION, SettingError, TIMEOUT, Values};
+use super::error::{SecretError, SettingError};
+use super::settings::{AMAZON, Origin, REGION, TIMEOUT, Values};
 use super::{BucketConfig, SecretReference, Settings};
 use crate::command_line::Lookup;
 
@@ -16,26 +17,6 @@ const NAMESPACE: &str = "kube-system";
 
 /// The values of a Secret or ConfigMap.
 type Data = BTreeMap<String, Vec<u8>>;
-
-/// Why the Secret cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SecretError {
-    /// Only a running server reads Secrets.
-    #[error(
-        "the Secret kube-system/{0} of --etcd-s3-config-secret can be read by a running server \
-         only; give the flags of S3 instead"
-    )]
-    NeedsServer(String),
-    /// The Secret cannot be read.
-    #[error("cannot read the Secret kube-system/{name} of --etcd-s3-config-secret: {source}")]
-    Unreadable { name: String, source: client::Error },
-    /// The ConfigMap with the CAs cannot be read.
-    #[error("cannot read the ConfigMap kube-system/{name} of etcd-s3-endpoint-ca-name: {source}")]
-    Authorities { name: String, source: client::Error },
-    /// A key is missing or invalid.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-}
 
 /// Reads Secrets through the API server of this process.
 #[derive(Clone)]
@@ -183,8 +164,8 @@ fn settings(
 
 #[cfg(test)]
 mod tests {
-    use super::super::proxy::EnvironmentProxies;
     use super::*;
+    use crate::command_line::EnvironmentProxies;
     use std::time::Duration;
 
     fn reference() -> SecretReference {

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use super::proxy::{EnvironmentProxies, ProxyRules};
+use super::error::SettingError;
+use super::proxy::ProxyRules;
 use super::{BucketConfig, SecretReference, Settings};
-use crate::command_line::{Lookup, S3Args};
+use crate::command_line::{EnvironmentProxies, Lookup, S3Args};
 use crate::error_catalogue::{BAD_VALUE, CommandError};
 
 /// Default endpoint: the host of Amazon's service in its first region; every other region has
@@ -16,23 +17,6 @@ pub(super) const AMAZON: &str = "s3.amazonaws.com";
 pub(super) const REGION: &str = "us-east-1";
 /// Default timeout of a request.
 pub(super) const TIMEOUT: &str = "5m0s";
-
-/// What is wrong with a setting.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum SettingError {
-    /// A flag has an invalid value.
-    #[error("--etcd-s3-{name}={value}: {why}")]
-    Flag { name: &'static str, value: String, why: String },
-    /// A flag is missing.
-    #[error("--etcd-s3 needs --etcd-s3-{0}")]
-    MissingFlag(&'static str),
-    /// A key of the Secret has an invalid value.
-    #[error("Secret kube-system/{secret}: etcd-s3-{name}={value}: {why}")]
-    Key { secret: String, name: &'static str, value: String, why: String },
-    /// A key of the Secret is missing.
-    #[error("Secret kube-system/{secret} has no key etcd-s3-{name}")]
-    MissingKey { secret: String, name: &'static str },
-}
 
 impl From<SettingError> for CommandError {
     fn from(error: SettingError) -> Self {
