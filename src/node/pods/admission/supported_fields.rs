@@ -200,8 +200,8 @@ mod tests {
         (
             "Container",
             "name image command args workingDir ports envFrom env resources resizePolicy \
-             restartPolicy restartPolicyRules volumeMounts livenessProbe readinessProbe \
-             startupProbe lifecycle terminationMessagePath terminationMessagePolicy \
+             restartPolicy restartPolicyRules volumeMounts volumeDevices livenessProbe \
+             readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy \
              imagePullPolicy securityContext stdin stdinOnce tty",
         ),
         (
