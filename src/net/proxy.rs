@@ -2,6 +2,7 @@
 
 mod health;
 pub(crate) mod nft;
+mod own_node;
 pub(crate) mod rules;
 pub(crate) mod services;
 pub(crate) mod state;
@@ -24,6 +25,7 @@ use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::conntrack;
 use nft::Layout;
+use own_node::OwnNode;
 use rules::{DesiredElements, Groups, HostPort, NodeContext};
 use services::SERVICE_NAME_LABEL;
 use settings::addr::Family;
@@ -143,7 +145,7 @@ impl Proxy {
         let note = Arc::clone(&dirty);
         services.on_change(move |c| note.service(&c.object().key.namespace, &c.object().key.name));
         let slices = watch_slices(informers, &dirty);
-        watch_zone(&node, &config.node_name, &dirty);
+        watch_own_node(&node, &config.node_name, &dirty);
         let ranges = informers.of::<ServiceCIDR>();
         let note = Arc::clone(&dirty);
         ranges.on_change(move |_| note.everything());
@@ -300,11 +302,11 @@ impl Proxy {
             });
         }
         if self.dirty.all.swap(false, std::sync::atomic::Ordering::AcqRel) {
-            let node = self.node.get("", &self.node_name);
-            engine.node_context.zone = node
-                .and_then(|n| n.metadata.labels?.remove("topology.kubernetes.io/zone"))
-                .unwrap_or_default();
+            let node = self.node.cache().get("", &self.node_name);
+            let OwnNode { zone, addresses } = node.map(|n| OwnNode::of(&n)).unwrap_or_default();
+            engine.node_context.zone = zone.unwrap_or_default();
             engine.node_context.node_ips.clone_from(&self.addresses.borrow_and_update());
+            engine.node_context.node_ips.extend(addresses);
             self.follow_ranges(&mut engine);
             let known = self.services.cache().list("").into_iter();
             let mut keys: BTreeSet<(String, String)> =
@@ -421,19 +423,19 @@ fn watch_slices(informers: &Informers, dirty: &Arc<Dirty>) -> Informer<EndpointS
     slices
 }
 
-/// Follows the zone of this node: a change marks all Services as changed. A node's status changes
-/// frequently and does not matter here.
-fn watch_zone(node: &Informer<Node>, name: &str, dirty: &Arc<Dirty>) {
+/// Follows zone and addresses of this node: a change marks all Services as changed. The rest of a
+/// node's status changes frequently and does not matter here.
+fn watch_own_node(node: &Informer<Node>, name: &str, dirty: &Arc<Dirty>) {
     let (dirty, name) = (Arc::clone(dirty), name.to_owned());
-    let zone_before = Mutex::new(None::<String>);
+    let before = Mutex::new(OwnNode::default());
     node.on_change(move |change| {
         if *change.object().key.name != *name {
             return;
         }
-        let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
-        let mut before = zone_before.lock();
-        if *before != zone {
-            *before = zone;
+        let now = OwnNode::of(change.object());
+        let mut before = before.lock();
+        if *before != now {
+            *before = now;
             dirty.everything();
         }
     });

@@ -198,6 +198,7 @@ impl Node {
             cluster_ips: vec![self.vip()],
             external_ips: vec![self.external()],
             load_balancer_ips: Vec::new(),
+            balanced_by_nodes: true,
             source_ranges: Vec::new(),
             affinity_seconds: 0,
             external_local: false,
@@ -513,5 +514,60 @@ fn source_ranges_keep_others_from_a_load_balancer_address() {
         assert_eq!(who(&node.ask_outside(external, 80)), "a");
         node.service(6, &[(0, true)], set(other));
         assert_eq!(node.ask_outside(external, 80), "dropped");
+    });
+}
+
+#[test]
+fn a_node_that_balances_serves_the_port_on_each_of_its_addresses() {
+    each_family("a_node_that_balances", |node| {
+        let (own, other, client) = (node.node(), node.external(), node.client());
+        let dns = match node.family {
+            Family::V4 => "10.43.0.10",
+            Family::V6 => "fd00:43::a",
+        };
+        shell(&format!("ip addr add {other} dev lo; ip addr add {dns} dev lo"));
+        let dns: IpAddr = dns.parse().unwrap();
+        node.node_context.node_ips = vec![own];
+        node.node_context.own_ips = vec![dns];
+        node.restart();
+        let balance = move |local: bool, range: Option<&'static str>| {
+            move |p: &mut Port| {
+                p.external_ips.clear();
+                p.load_balancer_ips = vec![own];
+                p.external_local = local;
+                p.source_ranges = range.iter().map(|r| r.parse().unwrap()).collect();
+            }
+        };
+        node.service(6, &[(0, true), (1, false)], balance(true, None));
+        for _ in 0..4 {
+            assert_eq!(node.ask_outside(own, 80), format!("a {client}"));
+            assert_eq!(node.ask_outside(other, 80), format!("a {client}"), "another address");
+        }
+        assert_eq!(who(&node.ask_in_pod(0, own, 80)).len(), 1, "from a pod, hairpin included");
+        assert_eq!(who(&ask(&Node::at(own, 80))).len(), 1, "from the node itself");
+        assert_eq!(node.ask_outside(dns, 80), "refused", "an address that the process serves");
+        let (inside, outside) = match node.family {
+            Family::V4 => ("192.0.2.0/24", "198.51.100.0/24"),
+            Family::V6 => ("2001:db8::/64", "2001:db8:77::/64"),
+        };
+        node.service(6, &[(0, true)], balance(false, Some(inside)));
+        for ip in [own, other] {
+            assert_eq!(who(&node.ask_outside(ip, 80)), "a");
+            assert_eq!(who(&ask(&Node::at(own, 80))), "a", "from the node itself");
+        }
+        node.service(6, &[(0, true)], balance(false, Some(outside)));
+        for ip in [own, other] {
+            assert_eq!(node.ask_outside(ip, 80), "dropped");
+        }
+        // Addresses of another node, and of a load balancer of a class, are served alone.
+        let elsewhere: IpAddr = node.client();
+        node.service(6, &[(0, true)], |p| p.load_balancer_ips = vec![elsewhere]);
+        assert_eq!(node.ask_outside(own, 80), "refused");
+        node.service(6, &[(0, true)], |p| {
+            (p.load_balancer_ips, p.balanced_by_nodes) = (vec![own], false);
+            p.external_ips.clear();
+        });
+        assert_eq!(who(&node.ask_outside(own, 80)), "a");
+        assert_eq!(node.ask_outside(other, 80), "refused");
     });
 }

@@ -269,6 +269,7 @@ impl Cluster {
                         cluster_ips: vec![vip(family)],
                         external_ips: Vec::new(),
                         load_balancer_ips: Vec::new(),
+                        balanced_by_nodes: false,
                         source_ranges: Vec::new(),
                         affinity_seconds: 0,
                         external_local: false,

@@ -140,8 +140,14 @@ impl Layout {
         }
     }
 
-    fn dispatch(&self, batch: &mut Batch) {
+    fn dispatch(&self, batch: &mut Batch, node_context: &NodeContext) {
         let f = self.family;
+        // The bridge has the addresses that this process serves itself: ports of any local address
+        // do not include them.
+        for own in node_context.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
+            let rule = Rule::new().destination(0, f).compare(0, true, &octets(*own));
+            batch.add_rule("services", &rule.verdict(Verdict::Accept));
+        }
         let mut outside = Rule::new().destination(0, f).lookup("cluster-ips", 0);
         for block in &self.cluster {
             outside = outside.source(0, f).within(0, block, false);
@@ -257,13 +263,16 @@ impl Layout {
             batch.add_rule("prerouting-before", &rule);
         }
         let w = self.words();
-        let refused = self
-            .key(Rule::new(), false)
-            .lookup("source-ranges", 0)
-            .source(w + 2, f)
-            .lookup_absent("source-ranges-allowed", 0)
-            .verdict(Verdict::Drop);
-        batch.add_rule("firewall", &refused);
+        for any in [false, true] {
+            let listed = self.key(Rule::new(), any).lookup("source-ranges", 0);
+            // The route lookup is slower than the set and overwrites the key.
+            let listed = if any { self.key(listed.fib_local(DESTINATION), any) } else { listed };
+            let refused = listed
+                .source(w + 2, f)
+                .lookup_absent("source-ranges-allowed", 0)
+                .verdict(Verdict::Drop);
+            batch.add_rule("firewall", &refused);
+        }
         for chain in ["prerouting-before", "output-before"] {
             batch.add_rule(chain, &new().verdict(Verdict::Jump("firewall")));
         }
@@ -374,7 +383,7 @@ impl Layout {
             .collect();
         batch.add_elements(AFFINITY, &kept);
         self.overlay(&mut batch);
-        self.dispatch(&mut batch);
+        self.dispatch(&mut batch, node_context);
         self.masquerade(&mut batch);
         self.filters(&mut batch, node_context);
         self.lookups(&mut batch, &lookups);

@@ -131,7 +131,7 @@ pub(crate) struct NodeContext {
     pub node: String,
     /// `topology.kubernetes.io/zone` of this node.
     pub zone: String,
-    /// Addresses of this node.
+    /// Addresses of this node, and those in the status of its Node object.
     pub node_ips: Vec<IpAddr>,
     /// Cluster addresses that this process serves itself (cluster DNS).
     pub own_ips: Vec<IpAddr>,
@@ -204,7 +204,13 @@ impl DesiredElements {
         }
     }
 
-    fn port(&mut self, groups: &mut Groups, port: &Port, use_: &Usable, family: Family) {
+    fn port(
+        &mut self,
+        groups: &mut Groups,
+        port: &Port,
+        use_: &Usable,
+        (node_context, family): (&NodeContext, Family),
+    ) {
         let seconds = port.affinity_seconds;
         let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
         let name = |policy| format!("{}/{}/{policy}", port.name, port.protocol);
@@ -240,6 +246,9 @@ impl DesiredElements {
         if port.node_port != 0 {
             external.push(key(family.unspecified(), port.protocol, port.node_port));
         }
+        if port.number != port.node_port && port.is_balanced_by(&node_context.node_ips, family) {
+            external.push(key(family.unspecified(), port.protocol, port.number));
+        }
         for key in external {
             match choose(port.external_local) {
                 (Some(group), count) => {
@@ -268,17 +277,24 @@ impl DesiredElements {
         if ranges.is_empty() {
             return;
         }
-        for ip in port.load_balancer_ips.iter().filter(|ip| Family::of(**ip) == family) {
-            let destination = key(*ip, port.protocol, port.number);
+        let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
+        let mut destinations: Vec<IpAddr> =
+            port.load_balancer_ips.iter().filter(of_family).copied().collect();
+        if port.is_balanced_by(&node_context.node_ips, family) {
+            destinations.push(family.unspecified());
+        }
+        let contains = |ip: &IpAddr| ranges.iter().any(|r| r.contains(*ip));
+        for ip in destinations {
+            let destination = key(ip, port.protocol, port.number);
             self.set(SetName::Firewalled, destination.clone());
             let mut allowed: Vec<(IpAddr, IpAddr)> =
                 ranges.iter().map(|r| (r.first(), r.last())).collect();
             // A request of this node to a load balancer address that it holds itself has that
             // address as its source.
-            if node_context.node_ips.iter().any(|n| ranges.iter().any(|r| r.contains(*n)))
-                && !ranges.iter().any(|r| r.contains(*ip))
-            {
-                allowed.push((*ip, *ip));
+            if node_context.node_ips.iter().any(contains) {
+                let own = if ip.is_unspecified() { &node_context.node_ips[..] } else { &[ip] };
+                let own = own.iter().filter(of_family).filter(|ip| !contains(ip));
+                allowed.extend(own.map(|ip| (*ip, *ip)));
             }
             for (from, to) in merged(allowed) {
                 let with = |source| [destination.clone(), octets(source)].concat();
@@ -318,7 +334,7 @@ pub(crate) fn plan(
         let none = Vec::new();
         let all = endpoints.get(&(port.port_name.clone(), port.protocol)).unwrap_or(&none);
         let chosen = usable(port, all, family, &node_context.node, &node_context.zone);
-        wanted.port(groups, port, &chosen, family);
+        wanted.port(groups, port, &chosen, (node_context, family));
         wanted.firewall(port, node_context, family);
         for e in chosen.cluster.iter().chain(&chosen.local).filter(|e| e.local) {
             let both = Value::default().address(e.address).address(e.address);
@@ -333,6 +349,9 @@ pub(crate) fn plan(
             let vips = port.cluster_ips.iter().chain(&port.external_ips);
             for ip in vips.chain(&port.load_balancer_ips).filter(|ip| Family::of(**ip) == family) {
                 wanted.udp.push(((*ip, port.number), serving.clone()));
+            }
+            if port.is_balanced_by(&node_context.node_ips, family) {
+                wanted.udp.push(((family.unspecified(), port.number), serving.clone()));
             }
             if port.node_port != 0 {
                 wanted.udp.push(((family.unspecified(), port.node_port), serving));

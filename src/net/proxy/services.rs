@@ -48,6 +48,8 @@ pub(crate) struct Port {
     pub external_ips: Vec<IpAddr>,
     /// Load balancer addresses of mode VIP.
     pub load_balancer_ips: Vec<IpAddr>,
+    /// The addresses are those of nodes, not of another load balancer (`loadBalancerClass`).
+    pub balanced_by_nodes: bool,
     /// Source ranges that may use the load balancer addresses; empty means all.
     pub source_ranges: Vec<Cidr>,
     /// Seconds of ClientIP affinity; 0 when none.
@@ -59,6 +61,17 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// Whether the load balancer addresses of a family name a node with these addresses. Such a
+    /// node serves the port on each of its own addresses, like a host port: the address in the
+    /// status may be one that a router translates.
+    pub(crate) fn is_balanced_by(&self, node_ips: &[IpAddr], family: Family) -> bool {
+        self.balanced_by_nodes
+            && self
+                .load_balancer_ips
+                .iter()
+                .any(|ip| Family::of(*ip) == family && node_ips.contains(ip))
+    }
+
     /// Whether the port is reachable by anything but the cluster address.
     pub(crate) fn is_external(&self) -> bool {
         self.node_port != 0 || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
@@ -132,6 +145,7 @@ fn port(service: &Service, port: &ServicePort) -> Option<Port> {
         cluster_ips,
         external_ips: addresses(spec.external_ips.as_ref()),
         load_balancer_ips,
+        balanced_by_nodes: kind == "LoadBalancer" && spec.load_balancer_class.is_none(),
         source_ranges: ranges,
         affinity_seconds: if affinity { timeout.unwrap_or(AFFINITY_SECONDS) } else { 0 },
         external_local: kind != "ClusterIP"

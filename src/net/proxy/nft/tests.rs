@@ -30,6 +30,7 @@ fn port(seconds: u32) -> Port {
         cluster_ips: list(&["10.43.0.9", "fd00:43::9"]),
         external_ips: list(&["192.0.2.1"]),
         load_balancer_ips: list(&["192.0.2.7", "2001:db8::7"]),
+        balanced_by_nodes: false,
         source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
         affinity_seconds: seconds,
         external_local: seconds > 0,
@@ -116,6 +117,7 @@ fn numbered(index: u16, endpoints: std::ops::Range<u8>) -> (Port, Vec<Endpoint>)
         cluster_ips: vec![[10, 43, high, low].into()],
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
+        balanced_by_nodes: false,
         source_ranges: Vec::new(),
         ..port(0)
     };
