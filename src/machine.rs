@@ -465,6 +465,11 @@ impl Machine {
         });
     }
 
+    /// The port of the service proxy's `/healthz`, if it is served.
+    pub(crate) fn proxy_healthz_port(&self) -> Option<u16> {
+        self.proxy_healthz.map(|address| address.port())
+    }
+
     /// A channel with the addresses of the node; the network updates it when they change.
     pub(crate) fn addresses(&self) -> watch::Sender<Vec<IpAddr>> {
         watch::Sender::new(self.node_ips.clone())

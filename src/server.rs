@@ -18,6 +18,7 @@ mod node_joins;
 mod node_roles;
 mod reach;
 mod renewal;
+mod reserved_ports;
 pub mod reset;
 mod resource_metrics;
 mod stages;

@@ -167,6 +167,13 @@ const PERSISTENT_VOLUME_CLAIM: &[Field] =
 
 const SERVICE: &[Field] = &[set("spec.trafficDistribution")];
 
+/// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
+/// kube-lite needs no such pods.
+const SERVICE_ANNOTATIONS: &[Field] = &[
+    set("svccontroller.k3s.cattle.io/tolerations"),
+    set("svccontroller.k3s.cattle.io/priorityclassname"),
+];
+
 /// Returns the path of the pod specification in the objects of a kind.
 pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
     Some(match (&*kind.group, &*kind.kind) {
@@ -190,7 +197,21 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     for field in table(kind) {
         find(object, field.path, String::new(), *field, &mut out);
     }
+    if (&*kind.group, &*kind.kind) == ("", "Service") {
+        annotations(object, SERVICE_ANNOTATIONS, &mut out);
+    }
     out
+}
+
+/// Adds the annotations of an object that are in a table; the path of a row is the whole key.
+fn annotations(object: &Value, table: &[Field], out: &mut Vec<UnsupportedField>) {
+    let Some(found) = object.pointer("/metadata/annotations") else { return };
+    for field in table {
+        if found.get(field.path).is_some_and(|value| matches(value, field.when)) {
+            let path = format!("metadata.annotations.{}", field.path);
+            out.push(UnsupportedField { path, field: *field });
+        }
+    }
 }
 
 /// Returns the fields of a kind without a pod specification.
@@ -298,6 +319,12 @@ mod tests {
         assert_eq!(
             shown(("", "PersistentVolume"), &json!({"spec": {"mountOptions": ["ro"]}})),
             ["spec.mountOptions"]
+        );
+        let annotated = json!({"metadata": {"annotations": {"a": "b",
+            "svccontroller.k3s.cattle.io/tolerations": "- operator: Exists"}}});
+        assert_eq!(
+            shown(("", "Service"), &annotated),
+            ["metadata.annotations.svccontroller.k3s.cattle.io/tolerations"]
         );
         let claims = json!({"claims": [{"name": "v"}]});
         let pod = json!({"spec": {"containers": [{}, {"resources": claims}]}});

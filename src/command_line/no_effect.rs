@@ -18,7 +18,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "ETCDSnapshotFile objects are written after each operation, not at intervals",
     ),
     ("kine-tls", "the store is part of the server, no socket of kine needs TLS"),
-    ("servicelb-namespace", "kube-lite has no service load balancer"),
+    ("servicelb-namespace", "the service load balancer runs no pods"),
     (
         "prefer-bundled-bin",
         "programs in the directory bin of the data directory are always preferred",

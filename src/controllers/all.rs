@@ -20,6 +20,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("node-ipam-controller", crate::nodes::node_ipam::start),
     ("pod-garbage-collector-controller", crate::workloads::pod_gc::start),
     ("service-cidr-controller", crate::network::service_cidr::start),
+    (crate::network::service_lb::CONTROLLER, crate::network::service_lb::start),
     ("clusterrole-aggregation-controller", crate::auth::cluster_role_aggregation::start),
     ("ephemeral-volume-controller", crate::storage::ephemeral_volume::start),
     ("persistentvolume-binder-controller", crate::storage::persistent_volume::start),
@@ -68,9 +69,13 @@ pub const ALL: &[(&str, Start)] = &[
 
 /// Starts every controller that is not disabled.
 pub fn start(context: &Context) {
+    let is_disabled = |name: &str| context.config.disabled.iter().any(|d| d == name);
     for (name, start) in ALL {
-        if !context.config.disabled.iter().any(|d| d == name) {
+        if !is_disabled(name) {
             start(context);
         }
+    }
+    if is_disabled(crate::network::service_lb::CONTROLLER) {
+        crate::network::service_lb::start_release(context);
     }
 }

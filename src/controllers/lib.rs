@@ -14,7 +14,10 @@ mod storage;
 mod workloads;
 
 pub use all::start;
-pub use framework::context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};
+pub use framework::context::{
+    ClientFor, Config, Context, FastLoss, PortKey, Protocol, QuotaUsage, ReservedPort, Tunnel,
+    Tunnels,
+};
 pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
 pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;

@@ -5,3 +5,4 @@ pub(crate) mod endpoints;
 pub(crate) mod endpointslice;
 pub(crate) mod endpointslice_mirroring;
 pub(crate) mod service_cidr;
+pub(crate) mod service_lb;

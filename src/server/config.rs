@@ -29,10 +29,11 @@ use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
 /// Components that `--disable` keeps from running.
-const DISABLEABLE: [&str; 4] = ["coredns", "local-storage", "metrics-server", "runtimes"];
+const DISABLEABLE: [&str; 5] =
+    ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb"];
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 3] = ["servicelb", "traefik", "gateway-api-crd"];
+const ABSENT: [&str; 2] = ["traefik", "gateway-api-crd"];
 
 /// Port of the store's metrics.
 const ETCD_METRICS_PORT: u16 = 2381;
@@ -292,6 +293,7 @@ fn cluster_settings(
         cluster_dns,
         cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
         external_cloud: args.cloud.disable_cloud_controller,
+        no_service_lb: args.disable.iter().any(|name| name == "servicelb"),
         ..ClusterSettings::default()
     };
     args.cluster.apply(&mut settings);
@@ -302,9 +304,13 @@ fn cluster_settings(
 
 /// Controllers that flags of kube-lite switch off.
 fn disabled_controllers(args: &ServerArgs) -> Vec<String> {
+    let is_disabled = |component: &str| args.disable.iter().any(|name| name == component);
+    let no_cloud = args.cloud.disable_cloud_controller;
     let switches = [
-        ("cloud-node-controller", args.cloud.disable_cloud_controller),
-        ("local-path-provisioner", args.disable.iter().any(|name| name == "local-storage")),
+        ("cloud-node-controller", no_cloud),
+        // ServiceLB is a part of the cloud controller, as in k3s.
+        ("service-lb-controller", no_cloud || is_disabled("servicelb")),
+        ("local-path-provisioner", is_disabled("local-storage")),
     ];
     let off = switches.into_iter().filter(|(_, is_off)| *is_off);
     off.map(|(name, _)| name.to_owned()).collect()

@@ -132,6 +132,7 @@ fn start_controllers(
             fast_loss::start(plane.tunnels.presences(), config.peer_address, unreachable, tasks)
         }),
         tuning: config.tuning.clone(),
+        reserved_ports: super::reserved_ports::reserved_ports(config),
         disabled: config.disabled_controllers.clone(),
     };
     let clients = ClientMaker::new(&plane.server, tasks);

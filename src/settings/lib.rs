@@ -47,6 +47,10 @@ pub struct ClusterSettings {
     /// Whether an external cloud controller initializes the nodes (`--disable-cloud-controller`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external_cloud: bool,
+    /// Whether `--disable=servicelb` leaves Services of type LoadBalancer to others. It concerns
+    /// servers alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_service_lb: bool,
     /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_mtu: Option<u32>,
@@ -82,6 +86,7 @@ impl Default for ClusterSettings {
             overlay: OverlaySettings::default(),
             external_overlay: false,
             external_cloud: false,
+            no_service_lb: false,
             pod_mtu: None,
             embedded_registry: false,
             supervisor_metrics: false,
@@ -126,6 +131,15 @@ impl ClusterSettings {
             ),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
+    /// As [`Self::differences`], with the settings that have to agree between servers alone.
+    pub fn server_differences(&self, other: &Self) -> Vec<&'static str> {
+        let mut all = self.differences(other);
+        if self.no_service_lb != other.no_service_lb {
+            all.push("ServiceLB");
+        }
+        all
     }
 
     /// The advertised ports of the servers whose address is an IP address, without those with a
@@ -191,6 +205,9 @@ mod tests {
         assert_eq!(settings.differences(&other), [""; 0]);
         other.proxy = false;
         assert_eq!(settings.differences(&other), ["service proxy"]);
+        other.no_service_lb = true;
+        assert_eq!(settings.differences(&other), ["service proxy"]);
+        assert_eq!(settings.server_differences(&other), ["service proxy", "ServiceLB"]);
         let narrow = ClusterSettings { pod_mtu: Some(1400), ..settings.clone() };
         let text = serde_json::to_string(&narrow).unwrap();
         assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), narrow);

@@ -7,8 +7,9 @@ use clap::Args;
 /// Flags of a server.
 #[derive(Debug, Args, Clone, Default)]
 pub struct CloudControllerArgs {
-    /// Leave the initialization of nodes to an external cloud controller: nodes register with the
-    /// taint node.cloudprovider.kubernetes.io/uninitialized and without provider id
+    /// Leave the initialization of nodes and Services of type LoadBalancer to an external cloud
+    /// controller: nodes register with the taint node.cloudprovider.kubernetes.io/uninitialized
+    /// and without provider id
     #[arg(long, help_heading = "Components")]
     pub disable_cloud_controller: bool,
 }

@@ -46,6 +46,64 @@ pub struct FastLoss {
     pub toleration: i64,
 }
 
+/// The protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// Reads the name in an object; empty is the default, TCP.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        match name {
+            "TCP" | "" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            "SCTP" => Some(Self::Sctp),
+            _ => None,
+        }
+    }
+}
+
+/// A port of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortKey {
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its number.
+    pub number: u16,
+}
+
+impl PortKey {
+    pub(crate) fn is_tcp(self) -> bool {
+        self.protocol == Protocol::Tcp
+    }
+}
+
+impl fmt::Display for PortKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        };
+        write!(f, "{}/{protocol}", self.number)
+    }
+}
+
+/// A port on which kube-lite itself listens on nodes: no Service is announced on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservedPort {
+    /// The port.
+    pub port: PortKey,
+    /// What listens, such as `the API server`.
+    pub purpose: &'static str,
+}
+
 /// Settings of the controllers.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -67,6 +125,8 @@ pub struct Config {
     pub fast_loss: Option<FastLoss>,
     /// Settings of single controllers.
     pub tuning: Tuning,
+    /// Ports of nodes on which no Service of type LoadBalancer is announced.
+    pub reserved_ports: Vec<ReservedPort>,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

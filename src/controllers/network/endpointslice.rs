@@ -17,7 +17,8 @@ use crate::network::endpoint_builder::{addresses, appears, hostname, target_port
 
 /// `--max-endpoints-per-slice`.
 const ENDPOINTS_MAX: usize = 100;
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+/// Label of slices with the name of their Service, and the index by it.
+pub(crate) const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 const MANAGED_BY: (&str, &str) =
     ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -42,9 +43,7 @@ pub(crate) fn start(context: &Context) {
         informers.of::<EndpointSlice>(),
         informers.of::<Node>(),
     );
-    slices.add_index(SERVICE_LABEL, |o| {
-        o.label(SERVICE_LABEL).map(|s| format!("{}/{s}", o.key.namespace)).into_iter().collect()
-    });
+    index_by_service(&slices);
     let mut keyed = Keyed::new();
     keyed.watches_self(&services);
     let known = services.clone();
@@ -61,6 +60,13 @@ pub(crate) fn start(context: &Context) {
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
+    });
+}
+
+/// Makes `slices` searchable by `NAMESPACE/SERVICE` under [`SERVICE_LABEL`].
+pub(crate) fn index_by_service(slices: &Informer<EndpointSlice>) {
+    slices.add_index(SERVICE_LABEL, |o| {
+        o.label(SERVICE_LABEL).map(|s| format!("{}/{s}", o.key.namespace)).into_iter().collect()
     });
 }
 

@@ -61,15 +61,13 @@ fn a_node_with_ipv6_listens_in_both_families() {
 fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
     let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
     assert!(
-        config.disabled_controllers == ["local-path-provisioner"]
+        config.disabled_controllers == ["service-lb-controller", "local-path-provisioner"]
+            && config.cluster.no_service_lb
             && !config.cluster.cluster_dns.is_empty()
     );
     assert_eq!(
         config.machine.without_effect,
-        [
-            "--disable=traefik: traefik is not part of kube-lite, nothing to disable",
-            "--disable=servicelb: servicelb is not part of kube-lite, nothing to disable"
-        ]
+        ["--disable=traefik: traefik is not part of kube-lite, nothing to disable"]
     );
 }
 

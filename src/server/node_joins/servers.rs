@@ -51,7 +51,7 @@ impl MemberAdmission {
             return Err(failure(400, reason::BAD_REQUEST, why.to_owned()));
         }
         let mut differ: Vec<String> =
-            settings.differences(&enter.settings).into_iter().map(str::to_owned).collect();
+            settings.server_differences(&enter.settings).into_iter().map(str::to_owned).collect();
         if enter.port != self.port {
             differ.push(format!("port of the API ({} here)", self.port));
         }
