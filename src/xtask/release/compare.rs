@@ -72,13 +72,14 @@ fn libraries(
     let status =
         Command::new("git").args(["clone", "-q"]).arg(root).arg(&source).status().context("git")?;
     ensure!(status.success(), "cannot clone {}: {status}", root.display());
-    let mut build = cargo_build(&source, &target_dir, arguments.arch)?;
-    build.arg("-q");
+    // One at a time: beside a member of the workspace, cargo finds only dependencies of that member.
     for package in &arguments.packages {
-        build.args(["--package", package]);
+        let status = cargo_build(&source, &target_dir, arguments.arch)?
+            .args(["-q", "--package", package])
+            .status()
+            .context("cannot run cargo zigbuild")?;
+        ensure!(status.success(), "the build of {package} in {} failed", source.display());
     }
-    let status = build.status().context("cannot run cargo zigbuild")?;
-    ensure!(status.success(), "the build in {} failed: {status}", source.display());
     let mut sums = BTreeMap::new();
     let made = target_dir.join(arguments.arch.target()).join("debug/deps");
     for entry in fs::read_dir(&made).with_context(|| made.display().to_string())? {
