@@ -226,6 +226,23 @@ async fn dispatch_subresource(
     }
 }
 
+/// The page `/metrics` or `/metrics/slis`.
+async fn metrics(inner: &ServerState, path: &str) -> Response<Body> {
+    let mut text = match path {
+        "/metrics" => exposition::render(inner),
+        _ => exposition::render_indicators(inner),
+    };
+    if let ("/metrics", Some(extra)) = (path, inner.extra_metrics.get()) {
+        extra.append(&mut text).await;
+    }
+    let mut response = status::text(StatusCode::OK, text);
+    let kind = http::HeaderValue::from_static(
+        "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+    );
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
 /// Responds to a request for a path that is not a resource.
 pub(crate) async fn serve_path(
     inner: &Arc<ServerState>,
@@ -254,22 +271,7 @@ pub(crate) async fn serve_path(
             version(inner, request.headers(), query)
         }
         "metrics" if matches!(path, "/metrics" | "/metrics/slis") && is_read => {
-            let text = match path {
-                "/metrics" => {
-                    let mut page = exposition::render(inner);
-                    if let Some(extra) = inner.extra_metrics.get() {
-                        extra.append(&mut page).await;
-                    }
-                    page
-                }
-                _ => exposition::render_indicators(inner),
-            };
-            let mut response = status::text(StatusCode::OK, text);
-            let kind = http::HeaderValue::from_static(
-                "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-            );
-            response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
-            response
+            metrics(inner, path).await
         }
         "openapi" if is_read => {
             if let Some(remote) = openapi::of_document(&remotes, path) {

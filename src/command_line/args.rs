@@ -97,7 +97,7 @@ pub enum Command {
     /// Manage join tokens
     Token(TokenArgs),
     /// Take, list, delete and prune snapshots of the store
-    EtcdSnapshot(SnapshotCommandArgs),
+    EtcdSnapshot(Box<SnapshotCommandArgs>),
     /// Manage the encryption of Secrets at rest
     SecretsEncrypt(EncryptArgs),
     /// List and replace certificates and the cluster's CAs
