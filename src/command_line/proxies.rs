@@ -31,4 +31,14 @@ impl EnvironmentProxies {
         };
         Self { http: get("HTTP_PROXY"), https: get("HTTPS_PROXY"), exceptions: get("NO_PROXY") }
     }
+
+    /// The value of a variable by its name in capital letters.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        match name {
+            "HTTP_PROXY" => Some(self.http.clone()),
+            "HTTPS_PROXY" => Some(self.https.clone()),
+            "NO_PROXY" => Some(self.exceptions.clone()),
+            _ => None,
+        }
+    }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::command_line::{Locations, ServerArgs, SnapshotArgs, read_token};
+use crate::command_line::{EnvironmentProxies, Locations, ServerArgs, SnapshotArgs, read_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN};
 use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
@@ -62,6 +62,8 @@ pub struct Config {
     pub etcd_quota: u64,
     /// Address at which pods and nodes reach the API.
     pub advertise: IpAddr,
+    /// Proxies of downloads of charts.
+    pub(crate) proxies: EnvironmentProxies,
     /// Port at which pods and nodes reach the API, if it is not the one of the listener.
     pub advertise_port: Option<u16>,
     /// Address at which the other members of the store reach this one.
@@ -402,6 +404,7 @@ impl Config {
             datastore,
             etcd_quota: quota.map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),
             advertise,
+            proxies: args.snapshots.s3.proxies.clone(),
             // k3s's default is 0, which means the port of the listener.
             advertise_port: args.advertise.advertise_port.filter(|port| *port != 0),
             peer_address,

@@ -70,9 +70,8 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
     let identity = membership.identity.as_ref();
     let certificates = stages::load_certificates(config, identity)?;
     let certs = Arc::clone(&certificates.certs);
-    let store =
-        stages::open_store(config, directory.db, identity, membership.joined, &certificates, tasks)
-            .await?;
+    let (db, joined) = (directory.db, membership.joined);
+    let store = stages::open_store(config, db, identity, joined, &certificates, tasks).await?;
     ports.etcd.serve(config, &certs, &store.backend, &store.members, api)?;
     // The first file outside the data directory; every port is bound by now.
     let kubeconfig = KubeconfigLock::default();
@@ -93,8 +92,8 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         tasks,
     )
     .await?;
-    let published =
-        stages::write_bootstrap_objects(config, &certs, &store.members, &server, port).await?;
+    let members = &store.members;
+    let published = stages::write_bootstrap_objects(config, &certs, members, &server, port).await?;
     let joins = stages::accept_joins(
         config,
         membership.settings,

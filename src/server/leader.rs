@@ -52,7 +52,7 @@ pub(super) fn start(
             let user = User::authenticated(helm::controller::USER, &[]);
             let client = clients.client(user, helm::controller::AGENT);
             let direct = config.cluster.no_proxy();
-            let proxies = Proxies::new(|name| std::env::var(name).ok(), &direct);
+            let proxies = Proxies::new(|name| config.proxies.variable(name), &direct);
             let network = Network { own: own_server(&plane), proxies };
             helm::controller::start(network, client, &informers, tasks);
         }
