@@ -211,8 +211,8 @@ fn remove_entries(
 
 /// Applies one family: `own` are the VXLAN links of this program, and `device` carries direct
 /// routes. Entries come before the routes that need them and go after them, so that no packet of a
-/// running connection is lost. Without `complete` nothing is taken away: not all nodes are known
-/// yet.
+/// running connection is lost. Without `complete` no entry or route is taken away: not all nodes are
+/// known yet.
 pub(crate) fn apply(
     socket: &mut Socket,
     family: Family,
@@ -223,7 +223,12 @@ pub(crate) fn apply(
 ) -> io::Result<Done> {
     let mut done = Done::default();
     let index = match tunnel {
-        Some(tunnel) => Some(ensure_tunnel(socket, tunnel, &mut done)?),
+        Some(tunnel) => {
+            // Links of another identifier go at once: peers use the new one, and over IPv6 the
+            // kernel refuses a gateway to which a route leads by another link.
+            remove_links(socket, own, Some(&tunnel.name), &mut done)?;
+            Some(ensure_tunnel(socket, tunnel, &mut done)?)
+        }
         None => own.first().map(|link| link.index),
     };
     if let (Some(index), Some(_)) = (index, tunnel) {
@@ -241,10 +246,10 @@ pub(crate) fn apply(
     }
     apply_routes(socket, family, index, &routes, complete, &mut done)?;
     if complete {
-        if let (Some(index), Some(_)) = (index, tunnel) {
-            remove_entries(socket, family, index, wanted, &mut done)?;
+        match (index, tunnel) {
+            (Some(index), Some(_)) => remove_entries(socket, family, index, wanted, &mut done)?,
+            _ => remove_links(socket, own, None, &mut done)?,
         }
-        remove_links(socket, own, tunnel.map(|tunnel| tunnel.name.as_str()), &mut done)?;
     }
     done.index = index.filter(|_| tunnel.is_some());
     Ok(done)
