@@ -62,8 +62,7 @@ pub(crate) struct ControlPlane {
 /// An error that names the port, path or damage. Everything that was started by then ends with
 /// `tasks`.
 pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPlane, CommandError> {
-    let api = &tasks.api;
-    let ports = stages::bind_ports(config).await?;
+    let (api, ports) = (&tasks.api, stages::bind_ports(config).await?);
     let (address, port) = (ports.address, ports.address.port());
     let directory = stages::open_directory(config)?;
     let membership = stages::join_cluster(config, directory.identity, address, api).await?;

@@ -211,8 +211,8 @@ fn remove_entries(
 
 /// Applies one family: `own` are the VXLAN links of this program, and `device` carries direct
 /// routes. Entries come before the routes that need them and go after them, so that no packet of a
-/// running connection is lost. Without `complete` no entry or route is taken away: not all nodes are
-/// known yet.
+/// running connection is lost. Without `complete` no entry or route is taken away: not all nodes
+/// are known yet.
 pub(crate) fn apply(
     socket: &mut Socket,
     family: Family,
