@@ -1,3 +1,5 @@
+//! Tests of the assignment of nodes and addresses.
+
 use super::*;
 use crate::framework::context::Protocol;
 use serde_json::json;
