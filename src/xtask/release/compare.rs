@@ -72,7 +72,7 @@ fn libraries(
     let status =
         Command::new("git").args(["clone", "-q"]).arg(root).arg(&source).status().context("git")?;
     ensure!(status.success(), "cannot clone {}: {status}", root.display());
-    // One at a time: beside a member of the workspace, cargo finds only dependencies of that member.
+    // One at a time: beside a member of the workspace, cargo finds only its dependencies.
     for package in &arguments.packages {
         let status = cargo_build(&source, &target_dir, arguments.arch)?
             .args(["-q", "--package", package])
