@@ -17,6 +17,7 @@ pub mod kubeconfig;
 pub mod labels;
 pub mod offline;
 pub mod owner;
+pub mod proxy;
 mod reflector;
 pub mod runner;
 pub mod transform;

@@ -2,7 +2,7 @@
 
 use super::flags::{FlagState, flag_state};
 use super::no_effect;
-use super::proxies::EnvironmentProxies;
+use client::proxy::EnvironmentProxies;
 
 /// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[

@@ -4,16 +4,15 @@ mod connect;
 mod credentials;
 pub(crate) mod http;
 mod oci;
-mod proxy;
 mod repository;
 
 pub use credentials::Credentials;
 pub use http::HttpError;
 pub use oci::OciError;
-pub use proxy::{Proxies, ProxyError};
 pub use repository::RepositoryError;
 
 use bytes::Bytes;
+use client::proxy::ProxyRules;
 
 use crate::chart::archive::BYTES_MAX;
 use http::Client;
@@ -93,7 +92,7 @@ pub struct Network {
     /// The API server of this process.
     pub own: OwnServer,
     /// The proxies of this process.
-    pub proxies: Proxies,
+    pub proxies: ProxyRules,
 }
 
 /// Obtains the archive of a chart.

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::command_line::{EnvironmentProxies, Locations, ServerArgs, SnapshotArgs, read_token};
+use crate::command_line::{Locations, ServerArgs, SnapshotArgs, read_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN};
 use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
@@ -25,6 +25,7 @@ use crate::snapshots;
 pub(crate) use apiserver_args::apiserver_arg_error;
 use apiserver_args::{ApiServerArgs, audit_plan};
 use apiserver_settings::ApiServerSettings;
+use client::proxy::EnvironmentProxies;
 use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 

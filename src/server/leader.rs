@@ -6,7 +6,8 @@ use std::sync::Arc;
 use apiserver::User;
 use base::{Kind, Tasks};
 use client::Informers;
-use helm::fetch::{Network, OwnServer, Proxies};
+use client::proxy::ProxyRules;
+use helm::fetch::{Network, OwnServer};
 
 use crate::error_catalogue::{CommandError, DATA_DIR};
 use crate::server::config::Config;
@@ -51,8 +52,8 @@ pub(super) fn start(
         if config.helm_controller {
             let user = User::authenticated(helm::controller::USER, &[]);
             let client = clients.client(user, helm::controller::AGENT);
-            let direct = config.cluster.no_proxy();
-            let proxies = Proxies::new(|name| config.proxies.variable(name), &direct);
+            let proxies = config.proxies.with_exceptions(&config.cluster.no_proxy());
+            let proxies = ProxyRules::Environment(proxies);
             let network = Network { own: own_server(&plane), proxies };
             helm::controller::start(network, client, &informers, tasks);
         }

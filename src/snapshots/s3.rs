@@ -6,7 +6,6 @@
 
 mod error;
 mod http;
-pub(crate) mod proxy;
 pub(crate) mod secret;
 pub(crate) mod settings;
 
@@ -24,11 +23,10 @@ use rusty_s3::{Credentials, S3Action, UrlStyle};
 use serde::{Deserialize, Serialize};
 
 use super::folder::{Snapshot, excess, is_valid_name, oldest_first, timestamp};
-use crate::command_line::EnvironmentProxies;
+use client::proxy::{EnvironmentProxies, ProxyRules};
 use error::PAGES_MAX;
 pub(crate) use error::{Error, RequestError};
 use http::{Client, Received, Transfer};
-use proxy::ProxyRules;
 
 /// Attempts per request, and the delay before the second one.
 const ATTEMPTS: u32 = 3;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use cluster::token::Secret;
 
-use super::super::proxies::EnvironmentProxies;
+use client::proxy::EnvironmentProxies;
 
 /// The S3 bucket that snapshots are also stored in.
 #[derive(Debug, Args, Clone)]

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::connect::{ConnectError, Connection, Connector};
 use super::credentials::Credentials;
-use super::proxy::Proxies;
+use client::proxy::{HttpProxy, ProxyRules};
 
 /// The most redirects, as of Go's client.
 const REDIRECTS_MAX: usize = 10;
@@ -119,7 +119,7 @@ impl Client {
     pub(super) async fn new(
         ca: &str,
         insecure: bool,
-        proxies: &Proxies,
+        proxies: &ProxyRules,
     ) -> Result<Self, HttpError> {
         let tls = pki::external_roots::client(ca.as_bytes(), insecure, None).await;
         let tls = tls.map_err(|e| HttpError::Roots(e.to_string()))?;
@@ -191,7 +191,7 @@ impl Client {
         if let Some(value) = authorization.filter(|_| with_credentials) {
             request = request.header(AUTHORIZATION, value);
         }
-        if let Some(value) = proxy.and_then(|proxy| proxy.authorization) {
+        if let Some(value) = proxy.as_ref().and_then(HttpProxy::authorization) {
             request = request.header(PROXY_AUTHORIZATION, value);
         }
         let request = request.body(Empty::<Bytes>::new())?;

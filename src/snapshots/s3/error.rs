@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use client::proxy::{ProxyError, VariableError};
 use http::StatusCode;
 use tokio::task::JoinError;
 
@@ -66,8 +67,8 @@ pub(crate) enum RequestError {
     #[error("TLS with {address} failed: {source}")]
     Tls { address: String, source: io::Error },
     /// A variable of the environment is not the URL of a proxy.
-    #[error("{variable}: {source}")]
-    Variable { variable: &'static str, source: ProxyError },
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// The proxy rejects the connection to the bucket.
     #[error("the proxy {address} answers: {line}")]
     Proxy { address: String, status: u16, line: String },
@@ -117,17 +118,6 @@ impl RequestError {
             | Self::Task(_) => false,
         }
     }
-}
-
-/// Why a text is not the URL of a proxy. The text itself may contain a password.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum ProxyError {
-    /// `socks5` and the like.
-    #[error("{0} proxies are not supported; use an HTTP proxy (http:// or https://)")]
-    Scheme(String),
-    /// No URL, or one without a host.
-    #[error("the proxy must be a URL with scheme and host, such as http://proxy.example:3128")]
-    NotAUrl,
 }
 
 /// What is wrong with a setting.

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use super::error::{Error, RequestError};
-use super::proxy::{self, HttpProxy, ProxyRules};
+use client::proxy::{HttpProxy, ProxyRules, TunnelError, host_of};
 
 /// Bytes per read of an uploaded file.
 const CHUNK: usize = 64 * 1024;
@@ -89,6 +89,14 @@ pub(super) fn error_message(status: StatusCode, region: Option<&str>, body: &str
     text
 }
 
+fn tunnel_error(proxy: &HttpProxy, error: TunnelError) -> RequestError {
+    let address = proxy.address();
+    match error {
+        TunnelError::Io(source) => RequestError::Connect { address, source },
+        TunnelError::Refused { status, line } => RequestError::Proxy { address, status, line },
+    }
+}
+
 /// Opens connections.
 pub(crate) struct Client {
     /// Trust in the bucket, and in a proxy that is reached over TLS; `None` if neither is.
@@ -125,7 +133,7 @@ impl Client {
     }
 
     async fn connect(&self, url: &url::Url) -> Result<Connection, RequestError> {
-        let host = proxy::host_of(url);
+        let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(443);
         let has_tls = url.scheme() == "https";
         let proxy = self.proxies.choose(url)?;
@@ -140,7 +148,7 @@ impl Client {
             return Ok(Connection { io, forwarder: proxy });
         }
         if let Some(proxy) = &proxy {
-            proxy.tunnel(&mut io, host, port).await?;
+            proxy.tunnel(&mut io, host, port).await.map_err(|error| tunnel_error(proxy, error))?;
         }
         let io = self.start_tls(io, host, port).await?;
         Ok(Connection { io, forwarder: None })

@@ -165,7 +165,7 @@ fn settings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command_line::EnvironmentProxies;
+    use client::proxy::EnvironmentProxies;
     use std::time::Duration;
 
     fn reference() -> SecretReference {

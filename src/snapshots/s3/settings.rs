@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::SettingError;
-use super::proxy::ProxyRules;
 use super::{BucketConfig, SecretReference, Settings};
-use crate::command_line::{EnvironmentProxies, Lookup, S3Args};
+use crate::command_line::{Lookup, S3Args};
 use crate::error_catalogue::{BAD_VALUE, CommandError};
+use client::proxy::{EnvironmentProxies, ProxyRules};
 
 /// Default endpoint: the host of Amazon's service in its first region; every other region has
 /// another host.

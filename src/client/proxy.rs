@@ -1,19 +1,89 @@
-//! HTTP proxies between the server and the bucket: that of `--etcd-s3-proxy`, or those of the
-//! environment by the rules of Go's `golang.org/x/net/http/httpproxy`, which k3s uses.
+//! HTTP proxies of outgoing requests: one that a flag names, or those of the environment by the
+//! rules of Go's `golang.org/x/net/http/httpproxy`, which k3s and Helm use.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
-use super::error::{ProxyError, RequestError};
-use crate::command_line::EnvironmentProxies;
-
 /// Maximum size of the head of a proxy's response.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// The values of the proxy variables; empty for those that are not set.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentProxies {
+    /// `HTTP_PROXY`, for requests without TLS.
+    pub http: String,
+    /// `HTTPS_PROXY`.
+    pub https: String,
+    /// `NO_PROXY`.
+    pub exceptions: String,
+}
+
+impl fmt::Debug for EnvironmentProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URLs may contain passwords.
+        f.write_str("***")
+    }
+}
+
+impl EnvironmentProxies {
+    /// Reads the variables; names in capital letters take precedence.
+    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let get = |name: &str| {
+            let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+            set(name).or_else(|| set(&name.to_lowercase())).unwrap_or_default()
+        };
+        Self { http: get("HTTP_PROXY"), https: get("HTTPS_PROXY"), exceptions: get("NO_PROXY") }
+    }
+
+    /// The same with further entries of `NO_PROXY`, such as the ranges of pods and Services.
+    #[must_use]
+    pub fn with_exceptions(&self, further: &[String]) -> Self {
+        let listed = Some(self.exceptions.clone()).filter(|list| !list.is_empty());
+        let exceptions: Vec<String> = listed.into_iter().chain(further.iter().cloned()).collect();
+        Self { exceptions: exceptions.join(","), ..self.clone() }
+    }
+}
+
+/// Why a text is not the URL of a proxy. The text itself may contain a password.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ProxyError {
+    /// `socks5` and the like.
+    #[error("{0} proxies are not supported; use an HTTP proxy (http:// or https://)")]
+    Scheme(String),
+    /// No URL, or one without a host.
+    #[error("the proxy must be a URL with scheme and host, such as http://proxy.example:3128")]
+    NotAUrl,
+}
+
+/// A variable of the environment is not the URL of a proxy.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the proxy of variable {variable} cannot be used: {source}")]
+pub struct VariableError {
+    variable: &'static str,
+    source: ProxyError,
+}
+
+/// Why a proxy connects to no server.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    /// The connection to the proxy.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The proxy rejects the request.
+    #[error("it answers {line:?}")]
+    Refused {
+        /// The status; 0 if the answer is not HTTP.
+        status: u16,
+        /// The first line of the answer.
+        line: String,
+    },
+}
 
 /// The variable with the proxy of a URL, and its value; empty for none.
 fn variable_of<'a>(environment: &'a EnvironmentProxies, url: &Url) -> (&'static str, &'a str) {
@@ -28,7 +98,7 @@ fn variable_of<'a>(environment: &'a EnvironmentProxies, url: &Url) -> (&'static 
 }
 
 /// The host of a URL, without the brackets of an IPv6 address.
-pub(super) fn host_of(url: &Url) -> &str {
+pub fn host_of(url: &Url) -> &str {
     url.host_str().unwrap_or_default().trim_matches(['[', ']'])
 }
 
@@ -85,12 +155,13 @@ fn decoded(text: &str) -> String {
 
 /// An HTTP proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HttpProxy {
+pub struct HttpProxy {
     /// Host name or address, without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    /// Port.
+    pub port: u16,
     /// Whether it is reached over TLS.
-    pub(crate) tls: bool,
+    pub tls: bool,
     /// The value of `Proxy-Authorization`.
     authorization: Option<Authorization>,
 }
@@ -110,7 +181,7 @@ impl HttpProxy {
     ///
     /// # Errors
     /// It is no URL, or not one of an HTTP proxy.
-    pub(crate) fn parse(text: &str) -> Result<Self, ProxyError> {
+    pub fn parse(text: &str) -> Result<Self, ProxyError> {
         let url: Url = text.parse().map_err(|_| ProxyError::NotAUrl)?;
         let tls = match url.scheme() {
             "http" => false,
@@ -132,12 +203,12 @@ impl HttpProxy {
     }
 
     /// Its address for messages, without credentials.
-    pub(super) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
     /// The value of `Proxy-Authorization` for a request without TLS.
-    pub(super) fn authorization(&self) -> Option<&str> {
+    pub fn authorization(&self) -> Option<&str> {
         self.authorization.as_ref().map(|value| value.0.as_str())
     }
 
@@ -145,12 +216,12 @@ impl HttpProxy {
     ///
     /// # Errors
     /// The connection fails, or the proxy rejects the request.
-    pub(super) async fn tunnel(
+    pub async fn tunnel(
         &self,
         io: &mut base::io::BoxIo,
         host: &str,
         port: u16,
-    ) -> Result<(), RequestError> {
+    ) -> Result<(), TunnelError> {
         let target = match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
@@ -160,14 +231,12 @@ impl HttpProxy {
             head.push_str(&format!("Proxy-Authorization: {value}\r\n"));
         }
         head.push_str("\r\n");
-        let failed = |source| RequestError::Connect { address: self.address(), source };
-        io.write_all(head.as_bytes()).await.map_err(failed)?;
-        io.flush().await.map_err(failed)?;
-        let line = read_status_line(io).await.map_err(failed)?;
+        io.write_all(head.as_bytes()).await?;
+        io.flush().await?;
+        let line = read_status_line(io).await?;
         match status_of(&line) {
             Some(200..=299) => Ok(()),
-            status => Err(RequestError::Proxy {
-                address: self.address(),
+            status => Err(TunnelError::Refused {
                 status: status.unwrap_or_default(),
                 line: line.chars().filter(|c| !c.is_control()).take(200).collect(),
             }),
@@ -193,9 +262,9 @@ fn status_of(line: &str) -> Option<u16> {
     line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()
 }
 
-/// How requests reach the bucket.
+/// How requests reach their server.
 #[derive(Debug, Clone)]
-pub(crate) enum ProxyRules {
+pub enum ProxyRules {
     /// By this proxy, or by none.
     Fixed(Option<HttpProxy>),
     /// By that of the environment.
@@ -203,11 +272,11 @@ pub(crate) enum ProxyRules {
 }
 
 impl ProxyRules {
-    /// The rules of `--etcd-s3-proxy`: a URL, `none`, or empty for the environment.
+    /// The rules of a flag such as `--etcd-s3-proxy`: a URL, `none`, or empty for the environment.
     ///
     /// # Errors
     /// It is not the URL of an HTTP proxy.
-    pub(crate) fn new(flag: &str, environment: &EnvironmentProxies) -> Result<Self, ProxyError> {
+    pub fn new(flag: &str, environment: &EnvironmentProxies) -> Result<Self, ProxyError> {
         match flag {
             "" => Ok(Self::Environment(environment.clone())),
             "none" => Ok(Self::Fixed(None)),
@@ -216,7 +285,7 @@ impl ProxyRules {
     }
 
     /// Whether a proxy may be reached over TLS.
-    pub(super) fn may_use_tls(&self) -> bool {
+    pub fn may_use_tls(&self) -> bool {
         match self {
             Self::Fixed(proxy) => proxy.as_ref().is_some_and(|proxy| proxy.tls),
             Self::Environment(environment) => [&environment.http, &environment.https]
@@ -229,7 +298,7 @@ impl ProxyRules {
     ///
     /// # Errors
     /// A variable of the environment is not the URL of an HTTP proxy.
-    pub(super) fn choose(&self, url: &Url) -> Result<Option<HttpProxy>, RequestError> {
+    pub fn choose(&self, url: &Url) -> Result<Option<HttpProxy>, VariableError> {
         match self {
             Self::Fixed(proxy) => Ok(proxy.clone()),
             Self::Environment(environment) => {
@@ -242,7 +311,7 @@ impl ProxyRules {
                     ProxyError::NotAUrl => HttpProxy::parse(&format!("http://{value}")),
                     other => Err(other),
                 });
-                proxy.map(Some).map_err(|source| RequestError::Variable { variable, source })
+                proxy.map(Some).map_err(|source| VariableError { variable, source })
             }
         }
     }
@@ -322,6 +391,18 @@ mod tests {
         ] {
             assert_eq!(!is_exception(list, host, port), uses, "{host}:{port}");
         }
+        let further = ["10.42.0.0/16".to_owned(), ".svc".to_owned(), "custom.io:8080".to_owned()];
+        let more = EnvironmentProxies { exceptions: list.into(), ..EnvironmentProxies::default() };
+        let more = more.with_exceptions(&further).exceptions;
+        for (host, port, uses) in [
+            ("192.168.1.1", 80, false),
+            ("10.42.3.4", 80, false),
+            ("repo.default.svc", 443, false),
+            ("custom.io", 8080, false),
+            ("custom.io", 80, true),
+        ] {
+            assert_eq!(!is_exception(&more, host, port), uses, "{host}:{port}");
+        }
         assert!(is_exception("*", "any", 1));
         assert!(!is_exception(":1", "example.com", 80) && !is_exception("", "any", 1));
     }
@@ -342,5 +423,30 @@ mod tests {
         }
         assert_eq!(status_of("HTTP/1.1 407 Proxy Authentication Required"), Some(407));
         assert_eq!(status_of("SSH-2.0-x"), None);
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_begins_after_the_answer_of_the_proxy() {
+        for (answer, want) in [
+            ("HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\nrest", "rest"),
+            ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "it answers \"HTTP/1.1 407 Pro"),
+            ("SSH-2.0\r\n\r\n", "it answers \"SSH-2.0\""),
+            ("HTTP/1.1 200 OK\r\n", "unexpected end of file"),
+        ] {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            theirs.write_all(answer.as_bytes()).await.unwrap();
+            theirs.shutdown().await.unwrap();
+            let proxy = HttpProxy::parse("http://u:p@proxy.example:1").unwrap();
+            let mut io: base::io::BoxIo = Box::new(ours);
+            let text = match proxy.tunnel(&mut io, "a.example", 443).await {
+                Err(error) => error.to_string(),
+                Ok(()) => {
+                    let mut text = String::new();
+                    io.read_to_string(&mut text).await.unwrap();
+                    text
+                }
+            };
+            assert!(text.starts_with(want), "{answer}: {text}");
+        }
     }
 }
