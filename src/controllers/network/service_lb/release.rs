@@ -2,6 +2,7 @@
 //! component would remove, nor its addresses, which the proxies would go on to serve.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::Object;
 use api::k8s::api::core::v1::Service;
@@ -11,6 +12,9 @@ use super::records::FINALIZER;
 use super::{ACCOUNT, CONTROLLER, cleanup_patch, patch_status};
 use crate::framework::context::Context;
 use crate::framework::keyed::Keyed;
+
+/// When a Service is read again that changed between the read and the patch.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether ServiceLB wrote to a Service: the finalizer alone does not tell, because every cloud
 /// controller uses the same one.
@@ -53,10 +57,9 @@ async fn release(client: &Client, namespace: &str, name: &str) -> Result<Action,
         Err(error) if error.is_not_found() => return Ok(Action::Done),
         other => other?,
     };
-    if is_managed(&service) && !patch_status(client, &service, &cleanup_patch(&service)).await? {
-        return Box::pin(release(client, namespace, name)).await;
-    }
-    Ok(Action::Done)
+    let is_released =
+        !is_managed(&service) || patch_status(client, &service, &cleanup_patch(&service)).await?;
+    Ok(if is_released { Action::Done } else { Action::After(RETRY_AFTER) })
 }
 
 #[cfg(test)]
