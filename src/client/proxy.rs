@@ -17,11 +17,11 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentProxies {
     /// `HTTP_PROXY`, for requests without TLS.
-    pub http: String,
+    http: String,
     /// `HTTPS_PROXY`.
-    pub https: String,
+    https: String,
     /// `NO_PROXY`.
-    pub exceptions: String,
+    exceptions: String,
 }
 
 impl fmt::Debug for EnvironmentProxies {

@@ -206,7 +206,7 @@ fn vxlan(fields: &mut Fields, overlay: &mut OverlaySettings) -> Result<Backend, 
     let default = OverlaySettings::default();
     let vni_max = OverlaySettings::vni_max(&[Family::V4]).into();
     overlay.vni = fields.small("VNI", 1..=vni_max)?.unwrap_or(default.vni);
-    // Go's zero value stands for the default of the kernel.
+    // flannel reads zero as the default of the kernel.
     overlay.vxlan_port = match fields.small("Port", 0..=65535)? {
         None | Some(0) => default.vxlan_port,
         Some(port) => port,
