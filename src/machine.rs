@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::k8s::api::core::v1::Taint;
 use base::{Kind, Tasks};
-use client::Client;
+use client::{Client, Informers};
 use cluster::certs::AdditionalNames;
 use settings::ClusterSettings;
 use tokio::sync::watch;
@@ -447,7 +447,15 @@ impl Machine {
             network.left_out.clone(),
             tasks,
         );
-        let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
+        // The network and the ingress share their caches of Services and endpoints.
+        let informers = Informers::new(clients.network.clone(), tasks.clone());
+        if cluster.ingress {
+            let (informers, node) = (informers.clone(), clients.node.clone());
+            let ingress = ingress::run(self.ingress(), informers, node, tasks.clone());
+            tasks.spawn(Kind::Critical, "ingress", ingress);
+        }
+        let shared = (clients.network, informers);
+        let network = net::run(network, shared, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_description = runtime;
         // `node::run` returns once the runtime answers; the tasks of the node keep running.
@@ -481,6 +489,14 @@ impl Machine {
         net::Guard {
             closed: vec![self.args.kubelet_port, STORE_PORT, PEER_PORT],
             by_service: cluster.api_ports(),
+        }
+    }
+
+    fn ingress(&self) -> ingress::Config {
+        ingress::Config {
+            http: SocketAddr::new(self.listen, ingress::HTTP_PORT),
+            https: SocketAddr::new(self.listen, ingress::HTTPS_PORT),
+            trusted: Vec::new(),
         }
     }
 

@@ -24,7 +24,8 @@ pub(crate) struct PackagedManifest {
 }
 
 /// The manifests that the server deploys by itself, from `manifests/` of the repository.
-pub(crate) const FILES: [PackagedManifest; 2] = [
+pub(crate) const FILES: [PackagedManifest; 3] = [
+    PackagedManifest { name: "ingress.yaml", text: include_str!("../../manifests/ingress.yaml") },
     PackagedManifest {
         name: "local-storage.yaml",
         text: include_str!("../../manifests/local-storage.yaml"),

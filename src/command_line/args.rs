@@ -237,8 +237,9 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
     pub audit: Option<AuditPreset>,
 
-    /// Components to disable: coredns, local-storage, metrics-server, runtimes, servicelb. Names of
-    /// components that kube-lite does not contain (traefik, gateway-api-crd) have no effect
+    /// Components to disable: coredns, ingress (or traefik, its name in k3s), local-storage,
+    /// metrics-server, runtimes, servicelb. gateway-api-crd has no effect: kube-lite does not
+    /// contain it
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed

@@ -90,6 +90,8 @@ typed!(
     core::v1::ServiceAccount,
     discovery::v1::EndpointSlice,
     node::v1::RuntimeClass,
+    networking::v1::Ingress,
+    networking::v1::IngressClass,
     networking::v1::IPAddress,
     networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,

@@ -73,7 +73,7 @@ fn check(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the network of this node until shutdown. `client` acts as the network
+/// Runs the network of this node until shutdown. `client` and `informers` act as the network
 /// (`system:kube-proxy`), `node` as the node, whose annotations tell others how to reach its pods.
 /// Rules, links and leases stay when it ends, so that pods and their connections go on; the next
 /// start adopts them.
@@ -82,7 +82,7 @@ fn check(config: &Config) -> Result<(), Error> {
 /// When the kernel or a path refuses what the network cannot do without; the message names it.
 pub async fn run(
     mut config: Config,
-    client: Client,
+    (client, informers): (Client, Informers),
     node: Client,
     tasks: Tasks,
 ) -> Result<(), Error> {
@@ -98,7 +98,6 @@ pub async fn run(
     let known = if own_pods { remembered(&config) } else { Vec::new() };
     let (blocks, blocks_seen) = watch::channel(known.clone());
     let (host_ports, host_ports_seen) = watch::channel(HostPorts::new());
-    let informers = Informers::new(client.clone(), tasks.clone());
     let nodes = nodes(&config, &informers);
     let mut server = match own_pods {
         true => Some(open_server(&config, &known, blocks_seen.clone(), host_ports).await?),

@@ -30,11 +30,24 @@ use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
 /// Components that `--disable` keeps from running.
-const DISABLEABLE: [&str; 5] =
-    ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb"];
+const DISABLEABLE: [&str; 7] = [
+    "coredns",
+    INGRESS,
+    "local-storage",
+    "metrics-server",
+    "runtimes",
+    "servicelb",
+    INGRESS_OF_K3S,
+];
+
+/// The name of the ingress, which is also that of its packaged manifest.
+const INGRESS: &str = "ingress";
+
+/// The name by which k3s's users disable the ingress.
+const INGRESS_OF_K3S: &str = "traefik";
 
 /// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 2] = ["traefik", "gateway-api-crd"];
+const ABSENT: [&str; 1] = ["gateway-api-crd"];
 
 /// Port of the store's metrics.
 const ETCD_METRICS_PORT: u16 = 2381;
@@ -183,6 +196,15 @@ fn etcd_metrics_listen(args: &ServerArgs, machine: &Machine) -> Vec<SocketAddr> 
     addresses
 }
 
+/// The names of `--disable`; the one by which k3s's users disable the ingress adds ours.
+fn disabled_components(disable: &[String]) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = disable.iter().cloned().collect();
+    if names.contains(INGRESS_OF_K3S) {
+        names.insert(INGRESS.to_owned());
+    }
+    names
+}
+
 /// The values of `--disable` without effect, each with the reason.
 fn ignored_components(disable: &[String]) -> Result<Vec<String>, CommandError> {
     let names = disable.iter().map(String::as_str).filter(|name| !DISABLEABLE.contains(name));
@@ -302,6 +324,7 @@ fn cluster_settings(
     args.cluster.apply(&mut settings);
     machine.apply_overlay(&mut settings);
     settings.supervisor_metrics = args.metrics.supervisor_metrics;
+    settings.ingress = !disabled_components(&args.disable).contains(INGRESS);
     settings
 }
 
@@ -420,7 +443,7 @@ impl Config {
             scheduler: !args.disable_scheduler,
             disabled_controllers: components.disabled_controllers,
             tuning: components.tuning,
-            disabled: args.disable.iter().cloned().collect(),
+            disabled: disabled_components(&args.disable),
             manifests_prune: args.manifests.manifests_prune,
             resource_metrics: !is_disabled("metrics-server"),
             token,

@@ -57,6 +57,11 @@ pub(super) fn start(
             let network = Network { own: own_server(&plane), proxies };
             helm::controller::start(network, client, &informers, tasks);
         }
+        if config.controllers && config.cluster.ingress {
+            let user = User::authenticated(ingress::controller::USER, &[]);
+            let client = clients.client(user, ingress::controller::AGENT);
+            ingress::controller::start(client, &informers, tasks);
+        }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);
             scheduler::start(clients.client(user(), SCHEDULER_AGENT), &informers, tasks);

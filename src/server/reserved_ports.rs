@@ -37,6 +37,10 @@ pub(crate) fn reserved_ports(config: &Config) -> Vec<ReservedPort> {
     if let Some(port) = config.machine.proxy_healthz_port() {
         tcp(port, "the health check of the service proxy");
     }
+    if config.cluster.ingress {
+        tcp(ingress::HTTP_PORT, "the ingress");
+        tcp(ingress::HTTPS_PORT, "the ingress");
+    }
     let (backend, overlay) = (config.cluster.backend, &config.cluster.overlay);
     if backend.tunnels() {
         reserve(Protocol::Udp, overlay.vxlan_port, "the overlay network");

@@ -60,6 +60,9 @@ pub struct ClusterSettings {
     /// Whether nodes also serve their metrics at the port of the servers (`--supervisor-metrics`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub supervisor_metrics: bool,
+    /// Whether nodes serve Ingresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ingress: bool,
     /// The registry for the pause image and for the names of imported images, if one is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_default_registry: Option<String>,
@@ -90,6 +93,7 @@ impl Default for ClusterSettings {
             pod_mtu: None,
             embedded_registry: false,
             supervisor_metrics: false,
+            ingress: true,
             system_default_registry: None,
             servers: Vec::new(),
             listen_port: None,
@@ -123,6 +127,7 @@ impl ClusterSettings {
             ("addresses of the overlay", self.external_overlay != other.external_overlay),
             ("cloud controller", self.external_cloud != other.external_cloud),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
+            ("ingress", self.ingress != other.ingress),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
             ("supervisor metrics", self.supervisor_metrics != other.supervisor_metrics),
             (

@@ -47,6 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),
     ("addons", &["api", "base", "client"]),
+    ("ingress", &["api", "base", "client", "settings"]),
     ("go_template", &[]),
     ("helm", &["api", "base", "client", "go_template"]),
     ("kcel", &[]),

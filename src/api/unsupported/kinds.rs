@@ -9,11 +9,7 @@ const DEVICES: &str = "devices are neither allocated nor prepared";
 /// The group, the kind and the missing effect.
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "this server runs no signer of that name"),
-    (
-        "networking.k8s.io",
-        "Ingress",
-        "no ingress controller is part of this server, and no IngressClass matches",
-    ),
+    ("networking.k8s.io", "Ingress", "no IngressClass matches it, so that no controller serves it"),
     ("resource.k8s.io", "DeviceClass", DEVICES),
     ("resource.k8s.io", "DeviceTaintRule", DEVICES),
     ("resource.k8s.io", "ResourceClaim", DEVICES),

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             warnings(&ingress, &json!({}), &none),
             [
-                "networking.k8s.io/v1 Ingress: has no effect: no ingress controller is part of this server, and no IngressClass matches"
+                "networking.k8s.io/v1 Ingress: has no effect: no IngressClass matches it, so that no controller serves it"
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");

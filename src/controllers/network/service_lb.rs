@@ -216,12 +216,16 @@ impl Controller {
         Some(DesiredStatus { assignment, status })
     }
 
-    /// The nodes of ready pods of a Service (k3s's `getStatus`).
+    /// The nodes of ready pods of a Service (k3s's `getStatus`). Processes of nodes, as those of
+    /// the ingress, count as well.
     fn nodes_with_endpoints(&self, (namespace, name): &Key) -> BTreeSet<String> {
         let slices = self.slices.by_index(SERVICE_LABEL, &format!("{namespace}/{name}"));
         let endpoints = slices.into_iter().flat_map(|slice| slice.endpoints.unwrap_or_default());
         endpoints
-            .filter(|e| e.target_ref.as_ref().is_some_and(|t| t.kind.as_deref() == Some("Pod")))
+            .filter(|e| {
+                let target = e.target_ref.as_ref().and_then(|target| target.kind.as_deref());
+                matches!(target, Some("Pod" | "Node"))
+            })
             .filter(|e| e.conditions.as_ref().and_then(|c| c.ready) == Some(true))
             .filter_map(|e| e.node_name)
             .collect()

@@ -59,7 +59,8 @@ fn a_node_with_ipv6_listens_in_both_families() {
 
 #[test]
 fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
-    let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
+    let config =
+        config(&["--disable=gateway-api-crd,local-storage", "--disable=servicelb"]).unwrap();
     assert!(
         config.disabled_controllers == ["service-lb-controller", "local-path-provisioner"]
             && config.cluster.no_service_lb
@@ -67,8 +68,19 @@ fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
     );
     assert_eq!(
         config.machine.without_effect,
-        ["--disable=traefik: traefik is not part of kube-lite, nothing to disable"]
+        ["--disable=gateway-api-crd: gateway-api-crd is not part of kube-lite, nothing to disable"]
     );
+}
+
+#[test]
+fn the_ingress_is_disabled_by_its_name_and_by_that_of_k3s() {
+    for (flags, is_on) in
+        [(&[][..], true), (&["--disable=traefik"], false), (&["--disable=ingress"], false)]
+    {
+        let config = config(flags).unwrap();
+        assert_eq!(config.cluster.ingress, is_on, "{flags:?}");
+        assert_eq!(!config.disabled.contains("ingress"), is_on, "{flags:?}");
+    }
 }
 
 #[test]
@@ -168,7 +180,7 @@ fn errors_of_profile_node_and_component_flags_name_the_flag() {
         ),
         (
             &["--disable=traefic"],
-            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, local-storage, metrics-server, runtimes, servicelb, traefik, gateway-api-crd",
+            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, ingress, local-storage, metrics-server, runtimes, servicelb, traefik, gateway-api-crd",
         ),
         (
             &["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],

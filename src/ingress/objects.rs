@@ -1,0 +1,5 @@
+//! From objects of the API to routes. Pure: the caller reads the objects.
+
+pub mod annotations;
+pub mod ingress;
+pub mod services;

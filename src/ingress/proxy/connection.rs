@@ -1,0 +1,161 @@
+//! Listeners and the connections of clients.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use base::accept::{Accepted, accept};
+use base::{Kind, Tasks};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::exchange::{Client, answer_request};
+use crate::routes::Routes;
+
+/// Connections of one listener that are served at once; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 8192;
+/// Time for the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the head of a request, and for which a connection may be idle (nginx's
+/// `keepalive_timeout` is 75 s, its `client_header_timeout` 60 s).
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of the head of a request.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Header fields of a request.
+const HEADER_FIELDS_MAX: usize = 200;
+/// Requests of one HTTP/2 connection at a time (nginx's `http2_max_concurrent_streams`).
+const STREAMS_MAX: u32 = 128;
+/// Streams that a client has reset and that are still served (CVE-2023-44487).
+const RESET_STREAMS_MAX: usize = 20;
+/// Bytes that a stream may receive before the endpoint has read them.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same for all streams of a connection.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How long requests in progress may take once the process stops.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// One port on which clients are served.
+pub struct Listener {
+    /// The port as clients see it, for redirects and forwarded headers.
+    pub public_port: u16,
+    /// The routes, exchanged when objects change.
+    pub routes: ArcSwap<Routes>,
+    /// TLS settings; `None` serves plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Proxies whose forwarded headers are kept.
+    pub trusted: Vec<IpAddr>,
+    /// Tasks of connections.
+    pub tasks: Tasks,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("public_port", &self.public_port).finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    /// Whether headers about the client come from a proxy that may set them.
+    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted.contains(&address.to_canonical())
+    }
+}
+
+/// Accepts connections until shutdown.
+pub async fn serve(listener: Arc<Listener>, socket: TcpListener) {
+    let shutdown = listener.tasks.shutdown().clone();
+    let builder = Arc::new(builder());
+    accept(&socket, "ingress", CONNECTIONS_MAX, &shutdown, |accepted| {
+        let (listener, builder) = (Arc::clone(&listener), Arc::clone(&builder));
+        let tasks = listener.tasks.clone();
+        tasks.spawn(Kind::Request, "ingress-connection", async move {
+            serve_connection(&listener, &builder, accepted).await;
+            Ok::<(), Infallible>(())
+        });
+    })
+    .await;
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADER_FIELDS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(HEAD_TIMEOUT)
+        .keep_alive_timeout(HANDSHAKE_TIMEOUT);
+    builder
+}
+
+async fn serve_connection(
+    listener: &Arc<Listener>,
+    builder: &auto::Builder<TokioExecutor>,
+    accepted: Accepted,
+) {
+    let Accepted { stream, from, place } = accepted;
+    let client = Client { address: from, secure: listener.tls.is_some() };
+    match listener.tls.clone().map(TlsAcceptor::from) {
+        None => serve_http(listener, builder, client, stream).await,
+        Some(acceptor) => {
+            let handshake = acceptor.accept(stream);
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+                Ok(Ok(stream)) => serve_http(listener, builder, client, stream).await,
+                Ok(Err(error)) => tracing::debug!(%from, %error, "ingress: no TLS"),
+                Err(_) => tracing::debug!(%from, "ingress: TLS handshake took too long"),
+            }
+        }
+    }
+    drop(place);
+}
+
+async fn serve_http<S>(
+    listener: &Arc<Listener>,
+    builder: &auto::Builder<TokioExecutor>,
+    client: Client,
+    stream: S,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request: Request<Incoming>| {
+        let listener = Arc::clone(listener);
+        async move { answer_request(&listener, client, request).await }
+    });
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    let shutdown = listener.tasks.shutdown();
+    tokio::select! {
+        ended = serving.as_mut() => return log_end(client, ended),
+        () = shutdown.requested() => {}
+    }
+    // GOAWAY or `Connection: close`; requests in progress end first.
+    serving.as_mut().graceful_shutdown();
+    if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, serving).await {
+        log_end(client, ended);
+    }
+}
+
+fn log_end(client: Client, ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(from = %client.address, %error, "ingress: connection ended");
+    }
+}
