@@ -99,6 +99,29 @@ async fn a_node_reads_only_objects_that_its_pods_reference() {
 }
 
 #[tokio::test]
+async fn a_node_lists_only_secrets_with_certificates() {
+    let user = User::authenticated("system:node:a", &["system:nodes"]);
+    for (verb, field_selector, is_allowed) in [
+        ("list", "type=kubernetes.io/tls", true),
+        ("watch", "type=kubernetes.io/tls", true),
+        ("list", "type!=kubernetes.io/tls", false),
+        ("list", "type=Opaque", false),
+        ("list", "", false),
+        ("deletecollection", "type=kubernetes.io/tls", false),
+    ] {
+        let attributes = Attributes {
+            verb,
+            version: "v1",
+            resource: "secrets",
+            field_selector,
+            ..Attributes::default()
+        };
+        let decision = world().authorize(&user, &attributes).await;
+        assert_eq!(decision == allowed(), is_allowed, "{verb} {field_selector}: {decision:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_node_lists_only_itself_and_its_pods() {
     assert_eq!(ask("a", "get", "nodes", "", "a").await, allowed());
     assert_eq!(
