@@ -9,7 +9,7 @@ mod tls;
 mod upgrade;
 
 pub use connection::{Listener, serve};
-pub use tls::{CertificateStore, Certificates, NoCertificate};
+pub use tls::{CertificateStore, Certificates, NoCertificate, TlsSettings};
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 
+use super::pool::Http1;
 use crate::backend::{ActiveRequest, Endpoint};
 
 /// Why a body ended early.
@@ -73,7 +73,7 @@ impl Body for RequestBody {
 /// The connection of a response over HTTP/1.1; given back when its body has ended.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) sender: http1::SendRequest<RequestBody>,
+    pub(crate) connection: Http1,
     pub(crate) endpoint: Arc<Endpoint>,
 }
 
@@ -91,12 +91,37 @@ pub(crate) enum ResponseBody {
     Text(Option<Bytes>),
 }
 
+/// The next frame of a response. The connection has no task of its own: it is driven here.
+fn poll_incoming(
+    mut incoming: Pin<&mut Incoming>,
+    lease: Option<&mut Lease>,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    let polled = incoming.as_mut().poll_frame(context);
+    match lease {
+        Some(lease) if polled.is_pending() => {
+            // An early end is an error of the body.
+            lease.connection.is_ended(context);
+            incoming.poll_frame(context)
+        }
+        _ => polled,
+    }
+}
+
 impl ResponseBody {
+    /// Takes the connection from a response that changes the protocol.
+    pub(crate) fn take_connection(&mut self) -> Option<Http1> {
+        match self {
+            Self::Endpoint { lease, .. } => lease.take().map(|lease| lease.connection),
+            Self::Text(_) => None,
+        }
+    }
+
     fn ended(&mut self) {
         if let Self::Endpoint { lease, .. } = self
-            && let Some(Lease { sender, endpoint }) = lease.take()
+            && let Some(Lease { connection, endpoint }) = lease.take()
         {
-            endpoint.pool.give_back(sender);
+            endpoint.pool.give_back(connection);
         }
     }
 }
@@ -112,7 +137,7 @@ impl Body for ResponseBody {
         match &mut *self {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Endpoint { incoming, lease, .. } => {
-                match ready!(Pin::new(&mut *incoming).poll_frame(context)) {
+                match ready!(poll_incoming(Pin::new(&mut *incoming), lease.as_mut(), context)) {
                     Some(Ok(frame)) => {
                         // hyper does not poll a body to its end once it knows that it has ended.
                         if incoming.is_end_stream() {

@@ -14,12 +14,13 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 
 use super::exchange::{Client, answer_request};
+use super::tls::TlsSettings;
 use crate::routes::Routes;
 
 /// Connections of one listener that are served at once; more wait in the kernel's queue.
@@ -51,7 +52,7 @@ pub struct Listener {
     /// The routes, exchanged when objects change.
     pub routes: ArcSwap<Routes>,
     /// TLS settings; `None` serves plain HTTP.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<Arc<TlsSettings>>,
     /// Proxies whose forwarded headers are kept.
     pub trusted: Vec<IpAddr>,
     /// Tasks of connections.
@@ -114,10 +115,14 @@ async fn serve_connection(
 ) {
     let Accepted { stream, from, place } = accepted;
     let client = Client { address: from, secure: listener.tls.is_some() };
-    match listener.tls.clone().map(TlsAcceptor::from) {
+    match &listener.tls {
         None => serve_http(listener, builder, client, stream).await,
-        Some(acceptor) => {
-            let handshake = acceptor.accept(stream);
+        Some(settings) => {
+            let handshake = async {
+                let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+                let settings = settings.of(&start.client_hello());
+                start.into_stream(settings).await
+            };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => serve_http(listener, builder, client, stream).await,
                 Ok(Err(error)) => tracing::debug!(%from, %error, "ingress: no TLS"),

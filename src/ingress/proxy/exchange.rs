@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Kind;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, request};
@@ -15,7 +16,7 @@ use hyper::body::Incoming;
 use super::body::{Lease, RequestBody, ResponseBody};
 use super::connection::Listener;
 use super::headers::{self, ClientAddress};
-use super::pool::{Connection, SendError};
+use super::pool::SendError;
 use super::upgrade;
 use crate::backend::{ActiveRequest, Backend, Protocol};
 use crate::routes::edits::Redirect;
@@ -249,6 +250,12 @@ async fn forwarded(
     }?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let endpoint_side = hyper::upgrade::on(&mut response);
+        if let Some(connection) = response.body_mut().take_connection() {
+            listener.tasks.spawn(Kind::Request, "ingress-upstream", async move {
+                connection.run().await;
+                Ok::<(), Infallible>(())
+            });
+        }
         if let Some(client_side) = client_side.flatten() {
             upgrade::join(client_side, endpoint_side, &listener.tasks);
         }
@@ -324,8 +331,7 @@ async fn send(
                 continue;
             }
         };
-        let reused = matches!(connection, Connection::Http1(_, true));
-        let copy = (reused && is_repeatable(&request)).then(|| copy_of(&request));
+        let copy = (connection.is_reused() && is_repeatable(&request)).then(|| copy_of(&request));
         let active = endpoint.begin();
         let sending = connection.send(request);
         let sent = match forward.timeouts.backend {
@@ -335,9 +341,10 @@ async fn send(
             None => sending.await,
         };
         match (sent, copy) {
-            (Ok((response, sender)), _) => {
+            (Ok((response, connection)), _) => {
                 endpoint.works();
-                let lease = sender.map(|sender| Lease { sender, endpoint: Arc::clone(&endpoint) });
+                let endpoint = Arc::clone(&endpoint);
+                let lease = connection.map(|connection| Lease { connection, endpoint });
                 return Ok(with_lease(response, lease, active));
             }
             (Err(SendError::Unsent(unsent)), _) => {

@@ -1,6 +1,11 @@
 //! Connections to one endpoint.
 
+use std::fmt;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::{Kind, Tasks};
@@ -19,11 +24,65 @@ const IDLE_MAX: usize = 64;
 /// How long a connection may be idle. Shorter than the idle time of common servers (Go has none,
 /// nginx 75 s, node 5 s; a closed one is detected and replaced).
 const IDLE_TIME: Duration = Duration::from_secs(55);
+/// Idle connections that were used since are watched again after this time.
+const WATCH_PAUSE: Duration = Duration::from_secs(5);
 
-/// A sender over an HTTP/1.1 connection that is used by one request at a time.
-#[derive(Debug)]
-pub(crate) struct Idle {
+/// A connection over HTTP/1.1 that one request uses at a time. No task of its own reads and writes
+/// it: the task of the request does, which saves two changes of tasks for each request.
+pub(crate) struct Http1 {
     sender: http1::SendRequest<RequestBody>,
+    io: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+    ended: bool,
+    /// The connection has served a request.
+    reused: bool,
+}
+
+impl fmt::Debug for Http1 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http1").field("reused", &self.reused).finish_non_exhaustive()
+    }
+}
+
+impl Http1 {
+    /// Reads and writes what is possible; whether the connection has ended.
+    pub(crate) fn is_ended(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.ended {
+            // The request learns the reason of an early end itself.
+            self.ended = self.io.as_mut().poll(context).is_ready();
+        }
+        self.ended
+    }
+
+    /// Whether the connection can take the next request, as far as the process knows.
+    fn is_ready(&mut self) -> bool {
+        let context = &mut Context::from_waker(Waker::noop());
+        !self.is_ended(context) && self.sender.is_ready()
+    }
+
+    /// Drives the connection to its end, for a response that changes the protocol.
+    pub(crate) async fn run(self) {
+        drop(self.io.await);
+    }
+
+    async fn send(
+        &mut self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let mut sending = pin!(self.sender.try_send_request(request));
+        let sent = poll_fn(|context| {
+            self.is_ended(context);
+            sending.as_mut().poll(context)
+        });
+        sent.await.map_err(|mut error| match error.take_message() {
+            Some(request) => SendError::Unsent(Box::new(request)),
+            None => SendError::Http(error.into_error()),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Http1,
     since: tokio::time::Instant,
 }
 
@@ -31,13 +90,17 @@ pub(crate) struct Idle {
 #[derive(Debug)]
 pub(crate) struct Pool {
     protocol: Protocol,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// Owner of the task that watches idle connections; set by the first connection.
+    tasks: OnceLock<Tasks>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Connections without a request; the most recently used last.
     idle: Vec<Idle>,
+    /// A task closes idle connections.
+    is_watched: bool,
     /// The connection of HTTP/2, which all requests share.
     shared: Option<http2::SendRequest<RequestBody>>,
     /// The endpoint is gone: connections are not kept.
@@ -47,8 +110,8 @@ struct State {
 /// A connection for one request.
 #[derive(Debug)]
 pub(crate) enum Connection {
-    /// HTTP/1.1, and whether it was used before.
-    Http1(http1::SendRequest<RequestBody>, bool),
+    /// HTTP/1.1.
+    Http1(Http1),
     /// HTTP/2.
     Http2(http2::SendRequest<RequestBody>),
 }
@@ -81,7 +144,7 @@ pub(crate) enum ConnectError {
 
 impl Pool {
     pub(crate) fn new(protocol: Protocol) -> Self {
-        Self { protocol, state: Mutex::default() }
+        Self { protocol, state: Arc::default(), tasks: OnceLock::new() }
     }
 
     /// Closes idle connections; those in use are closed after their request.
@@ -102,47 +165,38 @@ impl Pool {
         if let Some(found) = self.take_idle() {
             return Ok(found);
         }
-        let connecting = async {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            let io = TokioIo::new(stream);
-            match self.protocol {
-                Protocol::Http1 => {
-                    let (sender, connection) = http1::Builder::new()
-                        .preserve_header_case(false)
-                        .handshake::<_, RequestBody>(io)
-                        .await?;
-                    let running = connection.with_upgrades();
-                    tasks.spawn(Kind::Request, "ingress-upstream", async move {
-                        // The request that uses the connection reports its end.
-                        drop(running.await);
-                        Ok::<(), std::convert::Infallible>(())
-                    });
-                    Ok(Connection::Http1(sender, false))
-                }
-                Protocol::Http2 => {
-                    let (sender, running) = http2::Builder::new(TokioExecutor::new())
-                        .timer(TokioTimer::new())
-                        .keep_alive_interval(Duration::from_secs(30))
-                        .keep_alive_while_idle(false)
-                        .handshake::<_, RequestBody>(io)
-                        .await?;
-                    tasks.spawn(Kind::Request, "ingress-upstream", async move {
-                        drop(running.await);
-                        Ok::<(), std::convert::Infallible>(())
-                    });
-                    let mut state = self.state.lock();
-                    if !state.closed {
-                        state.shared = Some(sender.clone());
-                    }
-                    Ok(Connection::Http2(sender))
-                }
-            }
-        };
-        match tokio::time::timeout(timeout, connecting).await {
+        match tokio::time::timeout(timeout, self.open(address, tasks)).await {
             Ok(done) => done,
             Err(_) => Err(ConnectError::Timeout(timeout)),
         }
+    }
+
+    async fn open(&self, address: SocketAddr, tasks: &Tasks) -> Result<Connection, ConnectError> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let io = TokioIo::new(stream);
+        if self.protocol == Protocol::Http1 {
+            self.tasks.get_or_init(|| tasks.clone());
+            let (sender, connection) = http1::handshake::<_, RequestBody>(io).await?;
+            let io = Box::pin(connection.with_upgrades());
+            return Ok(Connection::Http1(Http1 { sender, io, ended: false, reused: false }));
+        }
+        let (sender, running) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_while_idle(false)
+            .handshake::<_, RequestBody>(io)
+            .await?;
+        tasks.spawn(Kind::Request, "ingress-upstream", async move {
+            // The requests that use the connection report its end.
+            drop(running.await);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let mut state = self.state.lock();
+        if !state.closed {
+            state.shared = Some(sender.clone());
+        }
+        Ok(Connection::Http2(sender))
     }
 
     fn take_idle(&self) -> Option<Connection> {
@@ -153,24 +207,25 @@ impl Pool {
             }
             state.shared = None;
         }
-        while let Some(idle) = state.idle.pop() {
+        while let Some(Idle { mut connection, since }) = state.idle.pop() {
             // The rest of an old list is older still.
-            if idle.since.elapsed() > IDLE_TIME {
+            if since.elapsed() > IDLE_TIME {
                 state.idle.clear();
                 return None;
             }
-            if idle.sender.is_ready() {
-                return Some(Connection::Http1(idle.sender, true));
+            if connection.is_ready() {
+                return Some(Connection::Http1(connection));
             }
         }
         None
     }
 
     /// Keeps a connection whose response has ended.
-    pub(crate) fn give_back(&self, sender: http1::SendRequest<RequestBody>) {
-        if sender.is_closed() {
+    pub(crate) fn give_back(&self, mut connection: Http1) {
+        if !connection.is_ready() {
             return;
         }
+        connection.reused = true;
         let mut state = self.state.lock();
         if state.closed {
             return;
@@ -178,25 +233,69 @@ impl Pool {
         if state.idle.len() >= IDLE_MAX {
             state.idle.remove(0);
         }
-        state.idle.push(Idle { sender, since: base::clock::now() });
+        state.idle.push(Idle { connection, since: base::clock::now() });
+        if !state.is_watched
+            && let Some(tasks) = self.tasks.get()
+        {
+            state.is_watched = true;
+            let (state, shutdown) = (Arc::clone(&self.state), tasks.shutdown().clone());
+            tasks.spawn(Kind::Request, "ingress-idle", async move {
+                tokio::select! {
+                    () = watch_idle(&state) => {}
+                    () = shutdown.requested() => {}
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
     }
 }
 
+/// Drops idle connections that the endpoint has closed, or that are too old, until none is left.
+async fn watch_idle(state: &Mutex<State>) {
+    let mut pause = pin!(tokio::time::sleep(WATCH_PAUSE));
+    poll_fn(|context| {
+        loop {
+            // A request that uses a connection takes over its wake-ups.
+            let mut state = state.lock();
+            state.idle.retain_mut(|idle| {
+                idle.since.elapsed() <= IDLE_TIME && !idle.connection.is_ended(context)
+            });
+            let Some(oldest) = state.idle.first() else {
+                state.is_watched = false;
+                return Poll::Ready(());
+            };
+            if pause.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            // Connections that were in use are older than the pause at the next turn, or used.
+            let youngest = state.idle.last().map_or(oldest.since, |idle| idle.since);
+            let next = match youngest.elapsed() < WATCH_PAUSE {
+                true => base::clock::now() + WATCH_PAUSE,
+                false => oldest.since + IDLE_TIME + Duration::from_millis(1),
+            };
+            pause.as_mut().reset(next);
+        }
+    })
+    .await;
+}
+
 impl Connection {
-    /// Sends a request. The sender of HTTP/1.1 is returned with the response, to be given back when
-    /// the body has ended.
+    /// Whether the connection has served a request over HTTP/1.1.
+    pub(crate) fn is_reused(&self) -> bool {
+        matches!(self, Self::Http1(connection) if connection.reused)
+    }
+
+    /// Sends a request. A connection of HTTP/1.1 is returned with the response: whoever reads the
+    /// body drives it, and gives it back when the body has ended.
     pub(crate) async fn send(
         self,
         request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Option<http1::SendRequest<RequestBody>>), SendError> {
+    ) -> Result<(Response<Incoming>, Option<Http1>), SendError> {
         match self {
-            Self::Http1(mut sender, _) => match sender.try_send_request(request).await {
-                Ok(response) => Ok((response, Some(sender))),
-                Err(mut error) => Err(match error.take_message() {
-                    Some(request) => SendError::Unsent(Box::new(request)),
-                    None => SendError::Http(error.into_error()),
-                }),
-            },
+            Self::Http1(mut connection) => {
+                let response = connection.send(request).await?;
+                Ok((response, Some(connection)))
+            }
             Self::Http2(mut sender) => match sender.try_send_request(request).await {
                 Ok(response) => Ok((response, None)),
                 Err(mut error) => Err(match error.take_message() {

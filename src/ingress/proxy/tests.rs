@@ -106,11 +106,7 @@ fn rule(endpoints: &[SocketAddr], change: impl FnOnce(&mut Forward)) -> Arc<Rule
 }
 
 /// Serves one rule for `a.example`; returns the address.
-async fn proxy(
-    rule: Arc<Rule>,
-    tasks: &Tasks,
-    tls: Option<Arc<rustls::ServerConfig>>,
-) -> SocketAddr {
+async fn proxy(rule: Arc<Rule>, tasks: &Tasks, tls: Option<Arc<TlsSettings>>) -> SocketAddr {
     let mut routes = Routes::new(WildcardLabels::One);
     routes.insert("a.example", &PathMatch::Prefix("/".into()), rule);
     let listener = Listener {
