@@ -165,13 +165,15 @@ const PERSISTENT_VOLUME: &[Field] = &[
 const PERSISTENT_VOLUME_CLAIM: &[Field] =
     &[set("spec.volumeAttributesClassName"), set("spec.dataSource"), set("spec.dataSourceRef")];
 
-const SERVICE: &[Field] = &[set("spec.trafficDistribution")];
-
-/// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
-/// kube-lite needs no such pods.
+/// Annotations of Services without effect. k3s reads the first two for the pods of its ServiceLB,
+/// and kube-lite needs no such pods.
 const SERVICE_ANNOTATIONS: &[Field] = &[
     set("svccontroller.k3s.cattle.io/tolerations"),
     set("svccontroller.k3s.cattle.io/priorityclassname"),
+    is("service.kubernetes.io/topology-mode", "Auto"),
+    is("service.kubernetes.io/topology-mode", "auto"),
+    is("service.kubernetes.io/topology-aware-hints", "Auto"),
+    is("service.kubernetes.io/topology-aware-hints", "auto"),
 ];
 
 /// Returns the path of the pod specification in the objects of a kind.
@@ -219,14 +221,15 @@ fn table(kind: &Gvk) -> &'static [Field] {
     match (&*kind.group, &*kind.kind) {
         ("", "PersistentVolume") => PERSISTENT_VOLUME,
         ("", "PersistentVolumeClaim") => PERSISTENT_VOLUME_CLAIM,
-        ("", "Service") => SERVICE,
         _ => &[],
     }
 }
 
 /// Returns whether objects of this kind can have unsupported fields.
 pub fn has_fields(kind: &Gvk) -> bool {
-    pod_spec_path(kind).is_some() || !table(kind).is_empty()
+    pod_spec_path(kind).is_some()
+        || !table(kind).is_empty()
+        || (&*kind.group, &*kind.kind) == ("", "Service")
 }
 
 /// Returns the unsupported fields of a pod specification; `at` is its path, such as `spec`.
@@ -346,7 +349,6 @@ mod tests {
         check("Container", CONTAINER);
         check("PersistentVolume", PERSISTENT_VOLUME);
         check("PersistentVolumeClaim", PERSISTENT_VOLUME_CLAIM);
-        check("Service", SERVICE);
     }
 
     /// Returns whether the type `root` has a field at this path.

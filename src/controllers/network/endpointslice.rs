@@ -1,5 +1,7 @@
 //! EndpointSlices: the endpoints of every Service with a selector, at most 100 per slice.
 
+mod hints;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::k8s::api::core::v1::{Node, ObjectReference, Pod, Service};
@@ -186,6 +188,8 @@ struct Plan {
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
     delete: Vec<EndpointSlice>,
+    /// Slices that need no write, unless their hints are wrong.
+    unchanged: Vec<EndpointSlice>,
 }
 
 fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
@@ -202,8 +206,9 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
             group.endpoints.iter().map(|e| (id(e), e.clone())).collect();
         let mut filled: Vec<(EndpointSlice, Vec<Endpoint>)> = Vec::new();
         for slice in mine {
+            let known = slice.endpoints.iter().flatten();
             let kept: Vec<Endpoint> =
-                slice.endpoints.iter().flatten().filter_map(|e| todo.remove(&id(e))).collect();
+                known.filter_map(|e| Some(with_known_hints(todo.remove(&id(e))?, e))).collect();
             filled.push((slice, kept));
         }
         let mut rest: Vec<Endpoint> = todo.into_values().collect();
@@ -219,7 +224,9 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
                 continue;
             }
             let wanted = build_slice(service, &slice, &group, endpoints);
-            if wanted != slice {
+            if wanted == slice {
+                plan.unchanged.push(slice);
+            } else {
                 plan.update.push(wanted);
             }
         }
@@ -233,6 +240,12 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
     }
     plan.delete.extend(left);
     plan
+}
+
+/// An endpoint that did not change keeps its hints, so that only [`hints`] decides about them.
+fn with_known_hints(wanted: Endpoint, known: &Endpoint) -> Endpoint {
+    let kept = Endpoint { hints: known.hints.clone(), ..wanted.clone() };
+    if kept == *known { kept } else { wanted }
 }
 
 fn id(endpoint: &Endpoint) -> String {
@@ -314,7 +327,8 @@ impl Controller {
             .into_iter()
             .filter(ours)
             .collect();
-        let plan = plan(&service, want, have);
+        let mut plan = plan(&service, want, have);
+        hints::reconcile(&mut plan, spec.traffic_distribution.as_deref());
         let outcome = self.apply(namespace, plan).await;
         if let Err(error) = &outcome {
             if !error.is_namespace_terminating() {
@@ -414,6 +428,29 @@ mod tests {
         );
         let fewer = plan(&service(), groups(&service(), &pods[..1], &|_| None), have);
         assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 1, 1));
+    }
+
+    #[test]
+    fn hints_stay_until_they_are_wrong_or_the_endpoint_changes() {
+        let zone = |_: &str| Some("z".into());
+        let pods = [pod("a", "10.1.0.1", "True", false), pod("b", "10.1.0.2", "True", false)];
+        let mut first = plan(&service(), groups(&service(), &pods, &zone), Vec::new());
+        hints::reconcile(&mut first, Some("PreferSameZone"));
+        let mut have = first.create;
+        have[0].metadata.name = Some("x".into());
+        let zones = |slice: &EndpointSlice| -> Vec<bool> {
+            slice.endpoints.iter().flatten().map(|e| e.hints.is_some()).collect()
+        };
+        assert_eq!(zones(&have[0]), [true, true]);
+        let again = plan(&service(), groups(&service(), &pods, &zone), have.clone());
+        assert_eq!((again.update.len(), again.unchanged.len()), (0, 1));
+        let pods = [pod("a", "10.1.0.1", "False", false), pod("b", "10.1.0.2", "True", false)];
+        let mut changed = plan(&service(), groups(&service(), &pods, &zone), have.clone());
+        hints::reconcile(&mut changed, Some("PreferSameZone"));
+        assert_eq!(zones(&changed.update[0]), [false, true]);
+        let mut off = plan(&service(), groups(&service(), &pods, &zone), have);
+        hints::reconcile(&mut off, None);
+        assert_eq!(zones(&off.update[0]), [false, false]);
     }
 
     #[test]
