@@ -2,6 +2,7 @@
 //! configuration, the join response, the network and the kubelet.
 
 pub mod addr;
+mod address_pool;
 mod backend;
 mod overlay;
 
@@ -10,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 pub use addr::{BadCidr, Cidr, Family};
+pub use address_pool::{AddressPool, AddressRange, POOL_MAX, PoolError};
 pub use backend::{Backend, BadBackend};
 pub use overlay::{OverlaySettings, vxlan_link_prefix};
 
@@ -51,6 +53,9 @@ pub struct ClusterSettings {
     /// servers alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_service_lb: bool,
+    /// Addresses that Services of type LoadBalancer get (`--lb-pool`); one node holds each.
+    #[serde(default, skip_serializing_if = "AddressPool::is_empty")]
+    pub lb_pool: AddressPool,
     /// MTU of pods in bytes; if absent, each node derives it from the MTU of its own link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_mtu: Option<u32>,
@@ -90,6 +95,7 @@ impl Default for ClusterSettings {
             external_overlay: false,
             external_cloud: false,
             no_service_lb: false,
+            lb_pool: AddressPool::default(),
             pod_mtu: None,
             embedded_registry: false,
             supervisor_metrics: false,
@@ -126,6 +132,7 @@ impl ClusterSettings {
             ("links of the overlay", self.overlay != other.overlay),
             ("addresses of the overlay", self.external_overlay != other.external_overlay),
             ("cloud controller", self.external_cloud != other.external_cloud),
+            ("pool of virtual addresses", self.lb_pool != other.lb_pool),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
             ("ingress", self.ingress != other.ingress),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
