@@ -285,7 +285,7 @@ impl Connection {
         matches!(self, Self::Http1(connection) if connection.reused)
     }
 
-    /// Sends a request. A connection of HTTP/1.1 is returned with the response: whoever reads the
+    /// Sends a request. A connection of HTTP/1.1 is returned with the response: the reader of the
     /// body drives it, and gives it back when the body has ended.
     pub(crate) async fn send(
         self,
