@@ -497,6 +497,7 @@ impl Machine {
             http: SocketAddr::new(self.listen, ingress::HTTP_PORT),
             https: SocketAddr::new(self.listen, ingress::HTTPS_PORT),
             trusted: Vec::new(),
+            handover: self.data_dir.join("agent/ingress-sockets"),
         }
     }
 

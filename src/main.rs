@@ -13,6 +13,10 @@ fn main() -> ExitCode {
     if net::is_cni_call() {
         return net::cni_main();
     }
+    // The last process of this program executes it to keep its sockets.
+    if ingress::is_keeper_call() {
+        return ingress::keeper_main();
+    }
     #[expect(
         clippy::disallowed_methods,
         reason = "the one reader of the environment hands it to the command line"

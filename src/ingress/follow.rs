@@ -1,7 +1,9 @@
 //! Keeps routes, certificates and endpoints in sync with the API, and serves them.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,8 +18,9 @@ use client::{Client, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
+use crate::handover::Handover;
 use crate::objects::ingress::{Classes, Compiled, References, compile};
 use crate::objects::services::BackendRegistry;
 use crate::proxy::{CertificateStore, Certificates, Listener, NoCertificate, serve};
@@ -28,6 +31,8 @@ use crate::routes::hosts::WildcardLabels;
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Index of EndpointSlices by `namespace/service`.
 const BY_SERVICE: &str = "service";
+/// The listeners of a node: HTTP and HTTPS.
+const LISTENERS: usize = 2;
 /// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -40,6 +45,8 @@ pub struct Config {
     pub https: SocketAddr,
     /// Proxies whose `X-Forwarded-*` headers are kept.
     pub trusted: Vec<IpAddr>,
+    /// The Unix socket through which a process leaves its listening sockets to the next one.
+    pub handover: PathBuf,
 }
 
 /// Why the ingress of a node cannot run.
@@ -198,38 +205,62 @@ pub async fn run(
     // Clients are served once the routes exist, so that a start answers none with 404.
     follower.dirty.routes();
     follower = follower.apply().await?;
+    let path = config.handover;
+    let handover = Arc::new(base::tasks::blocking(|| Handover::take(path)).await?);
+    let (serving, mut stopped) = mpsc::channel(LISTENERS);
     for (listener, address) in [(&follower.http, config.http), (&follower.https, config.https)] {
-        let serving = serve_at(Arc::clone(listener), address, tasks.clone());
-        tasks.spawn(Kind::Critical, "ingress-listener", serving);
+        let (listener, serving, tasks) = (Arc::clone(listener), serving.clone(), tasks.clone());
+        let inherited = handover.listener(address);
+        tasks.clone().spawn(Kind::Critical, "ingress-listener", async move {
+            if let Some(socket) = serve_at(listener, (address, inherited), tasks).await {
+                // The receiver waits for the sockets once the process stops.
+                drop(serving.send(socket).await);
+            }
+            Ok::<(), Infallible>(())
+        });
     }
+    handover.close_rest();
+    drop(serving);
     loop {
         tokio::select! {
             () = follower.dirty.wake.notified() => {}
-            () = shutdown.requested() => return Ok(()),
+            () = shutdown.requested() => break,
         }
         base::clock::sleep(GATHER).await;
         follower = follower.apply().await?;
     }
+    let mut sockets = Vec::new();
+    while let Some(socket) = stopped.recv().await {
+        sockets.extend(socket.into_std());
+    }
+    let left = base::tasks::blocking(move || handover.leave(&sockets)).await?;
+    if let Err(error) = left {
+        tracing::warn!(%error, "ingress: clients are refused until the next process listens");
+    }
+    Ok(())
 }
 
-/// Binds a port and serves it; a port in use is a problem of this node, not its end.
+/// Serves an inherited socket, or binds a port; a port in use is a problem of this node, not its
+/// end. Returns the socket at shutdown.
 async fn serve_at(
     listener: Arc<Listener>,
-    address: SocketAddr,
+    (address, inherited): (SocketAddr, Option<TcpListener>),
     tasks: Tasks,
-) -> Result<(), std::convert::Infallible> {
+) -> Option<TcpListener> {
     let shutdown: Shutdown = tasks.shutdown().clone();
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+    let mut inherited = inherited.map(Ok);
     loop {
-        match TcpListener::bind(address).await {
-            Ok(socket) => {
-                serve(listener, socket).await;
-                return Ok(());
-            }
+        let bound = match inherited.take() {
+            Some(socket) => socket,
+            None => TcpListener::bind(address).await,
+        };
+        match bound {
+            Ok(socket) => return Some(serve(listener, socket).await),
             Err(error) => {
                 tracing::warn!(%address, %error, "ingress: cannot listen");
                 if !backoff.wait(&shutdown).await {
-                    return Ok(());
+                    return None;
                 }
             }
         }

@@ -7,11 +7,14 @@
 pub mod backend;
 pub mod controller;
 mod follow;
+mod handover;
 pub mod objects;
 pub mod proxy;
 pub mod routes;
+mod sys;
 
 pub use follow::{Config, Error, run};
+pub use handover::{is_keeper_call, keeper_main};
 
 /// The port of each node on which plain HTTP is served; the Service `kube-system/ingress` leads to
 /// it.

@@ -48,7 +48,7 @@ async fn run(addresses: Vec<SocketAddr>) -> Result<(), Box<dyn Error>> {
         });
         let socket = TcpListener::bind(address).await?;
         tasks.spawn(Kind::Critical, "listener", async move {
-            serve(listener, socket).await;
+            drop(serve(listener, socket).await);
             Ok::<(), std::convert::Infallible>(())
         });
     }

@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base::accept::{Accepted, accept};
 use base::{Kind, Tasks};
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::LazyConfigAcceptor;
 
+use super::body::ResponseBody;
 use super::exchange::{Client, answer_request};
 use super::tls::TlsSettings;
 use crate::routes::Routes;
@@ -42,6 +45,8 @@ const RESET_STREAMS_MAX: usize = 20;
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for all streams of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How long a connection without a request waits for the last one once the process stops.
+const LAST_REQUEST_TIME: Duration = Duration::from_millis(200);
 /// How long requests in progress may take once the process stops.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 
@@ -72,8 +77,8 @@ impl Listener {
     }
 }
 
-/// Accepts connections until shutdown.
-pub async fn serve(listener: Arc<Listener>, socket: TcpListener) {
+/// Accepts connections until shutdown; returns the socket, with the connections in its queue.
+pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener {
     let shutdown = listener.tasks.shutdown().clone();
     let builder = Arc::new(builder());
     accept(&socket, "ingress", CONNECTIONS_MAX, &shutdown, |accepted| {
@@ -85,6 +90,7 @@ pub async fn serve(listener: Arc<Listener>, socket: TcpListener) {
         });
     })
     .await;
+    socket
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {
@@ -133,6 +139,34 @@ async fn serve_connection(
     drop(place);
 }
 
+/// What the task of a connection and its requests tell each other.
+#[derive(Debug, Default)]
+struct State {
+    /// The process stops: the next response ends the connection.
+    closing: AtomicBool,
+    /// The client speaks HTTP/2.
+    is_http2: AtomicBool,
+}
+
+/// Answers a request; the last response of a connection over HTTP/1.1 says so.
+async fn answer(
+    listener: Arc<Listener>,
+    client: Client,
+    state: Arc<State>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    let is_http2 = request.version() == Version::HTTP_2;
+    if is_http2 {
+        state.is_http2.store(true, Ordering::Relaxed);
+    }
+    let mut response = answer_request(&listener, client, request).await?;
+    let is_last = state.closing.load(Ordering::Relaxed) && !is_http2;
+    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
 async fn serve_http<S>(
     listener: &Arc<Listener>,
     builder: &auto::Builder<TokioExecutor>,
@@ -141,18 +175,25 @@ async fn serve_http<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let state = Arc::new(State::default());
     let service = service_fn(|request: Request<Incoming>| {
-        let listener = Arc::clone(listener);
-        async move { answer_request(&listener, client, request).await }
+        answer(Arc::clone(listener), client, Arc::clone(&state), request)
     });
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let shutdown = listener.tasks.shutdown();
     tokio::select! {
         ended = serving.as_mut() => return log_end(client, ended),
-        () = shutdown.requested() => {}
+        () = shutdown.requested() => state.closing.store(true, Ordering::Relaxed),
     }
-    // GOAWAY or `Connection: close`; requests in progress end first.
+    // A client over HTTP/1.1 may have sent its next request already: it gets its answer, with
+    // `Connection: close`. HTTP/2 has GOAWAY for that.
+    if !state.is_http2.load(Ordering::Relaxed)
+        && let Ok(ended) = tokio::time::timeout(LAST_REQUEST_TIME, serving.as_mut()).await
+    {
+        return log_end(client, ended);
+    }
+    // Requests in progress end first.
     serving.as_mut().graceful_shutdown();
     if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, serving).await {
         log_end(client, ended);

@@ -119,7 +119,7 @@ async fn proxy(rule: Arc<Rule>, tasks: &Tasks, tls: Option<Arc<TlsSettings>>) ->
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     tasks.spawn(base::Kind::Request, "proxy", async move {
-        serve(Arc::new(listener), socket).await;
+        drop(serve(Arc::new(listener), socket).await);
         Ok::<(), std::convert::Infallible>(())
     });
     address
