@@ -100,6 +100,8 @@ pub struct Machine {
     proxy_healthz: Option<SocketAddr>,
     /// Settings without effect, each with the reason.
     pub without_effect: Vec<String>,
+    /// The state of cluster DNS on this node.
+    pub(crate) dns: net::DnsState,
 }
 
 /// Clients of the two parts of a node.
@@ -268,6 +270,7 @@ impl Machine {
             kubelet,
             path: locations.path.clone(),
             without_effect,
+            dns: net::DnsState::default(),
             power: node::MachineShutdown::default(),
             resource_usage: node::ResourceUsage::default(),
             shutdown_grace: flags::shutdown_grace(&args, kubelet_shutdown)?,
@@ -525,6 +528,7 @@ impl Machine {
             proxy_healthz: self.proxy_healthz,
             pod_cidrs: Vec::new(),
             resolv_conf: args.resolv_conf.clone(),
+            dns: self.dns.clone(),
             state_dir: self.directory().join("net"),
             socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),

@@ -42,6 +42,7 @@ pub(super) fn serve(
         servers,
         runtime,
         without_effect: machine.without_effect.clone(),
+        dns: machine.dns.clone(),
         tasks: tasks.clone(),
     };
     status::serve(&machine.data_dir, Role::Agent, source, tasks)
@@ -57,6 +58,7 @@ struct Agent {
     servers: Servers,
     runtime: Arc<OnceLock<String>>,
     without_effect: Vec<String>,
+    dns: net::DnsState,
     tasks: Tasks,
 }
 
@@ -90,6 +92,7 @@ impl Source for Agent {
         let mut status = Status::new(Role::Agent);
         status.runtime = self.runtime.get().cloned();
         status.without_effect.clone_from(&self.without_effect);
+        status.without_effect.extend(self.dns.without_effect());
         let reply = self.query_node().await;
         status.servers = (self.servers)();
         let name = &self.node;

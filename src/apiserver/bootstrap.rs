@@ -74,6 +74,8 @@ enum Upkeep {
     FlowControl,
     /// These top-level fields are restored.
     Fields(&'static [&'static str]),
+    /// The ports of the Service are restored.
+    Ports,
 }
 
 /// An object that every cluster has.
@@ -221,7 +223,7 @@ pub fn objects(settings: &Settings) -> Vec<BootstrapObject> {
     add(Gvr::new("networking.k8s.io", "v1", "servicecidrs"), cidr, Upkeep::Create);
     add(Gvr::new("", "v1", "services"), service(settings), Upkeep::Create);
     if !settings.cluster_dns.is_empty() {
-        add(Gvr::new("", "v1", "services"), dns_service(&settings.cluster_dns), Upkeep::Create);
+        add(Gvr::new("", "v1", "services"), dns_service(&settings.cluster_dns), Upkeep::Ports);
     }
     out.extend(published_objects(settings));
     let mut add =
@@ -285,12 +287,13 @@ fn dns_service(all: &[IpAddr]) -> Value {
     let families: Vec<&str> =
         addresses.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
     let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
-    let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 53, "targetPort": 53});
+    let port = |name: &str, protocol: &str, number: u16| json!({"name": name, "protocol": protocol, "port": number, "targetPort": number});
     json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true"}},
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"},
+            "annotations": {"prometheus.io/port": "9153", "prometheus.io/scrape": "true"}},
         "spec": {
-            "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            "ports": [port("dns", "UDP", 53), port("dns-tcp", "TCP", 53), port("metrics", "TCP", 9153)],
             "clusterIP": texts.first(), "clusterIPs": texts,
             "ipFamilies": families, "ipFamilyPolicy": policy, "sessionAffinity": "None", "type": "ClusterIP",
         },
@@ -362,6 +365,11 @@ fn change(existing: &Value, wanted: &Value, upkeep: Upkeep) -> Change {
         Upkeep::Fields(fields) => {
             for field in fields {
                 copy(&mut updated, wanted, field);
+            }
+        }
+        Upkeep::Ports => {
+            if let (Some(spec), Some(wanted)) = (updated.get_mut("spec"), wanted.get("spec")) {
+                copy(spec, wanted, "ports");
             }
         }
         Upkeep::FlowControl => {

@@ -37,6 +37,8 @@ pub struct Config {
     pub pod_cidrs: Vec<Cidr>,
     /// Where names outside the cluster are asked: the node's resolver configuration.
     pub resolv_conf: PathBuf,
+    /// The state of cluster DNS is kept here.
+    pub dns: crate::DnsState,
     /// Durable state: leases of pod addresses.
     pub state_dir: PathBuf,
     /// Socket through which the CNI plugin asks.

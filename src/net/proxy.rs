@@ -7,6 +7,8 @@ pub(crate) mod rules;
 pub(crate) mod services;
 pub(crate) mod state;
 
+pub(crate) use health::accept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -123,6 +123,7 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         bridge: "cni0".into(),
         pod_cidrs: blocks(&["10.42.0.0/24", "fd00:42::/64"]),
         resolv_conf: directory.join("resolv.conf"),
+        dns: crate::DnsState::default(),
         state_dir: directory.join("state"),
         socket: directory.join("cni.sock"),
         cni_conf_dir: directory.join("net.d"),

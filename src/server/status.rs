@@ -60,6 +60,7 @@ pub(crate) fn serve(
         tasks: tasks.clone(),
         datastore: config.datastore.as_ref().map(ToString::to_string),
         without_effect: machine.without_effect.clone(),
+        dns: machine.dns.clone(),
     };
     status::serve(&machine.data_dir, Role::Server, source, tasks)
 }
@@ -88,6 +89,7 @@ struct Server {
     tasks: Tasks,
     datastore: Option<String>,
     without_effect: Vec<String>,
+    dns: net::DnsState,
 }
 
 impl Server {
@@ -111,6 +113,7 @@ impl Source for Server {
             etcd: self.etcd_urls(),
         });
         status.without_effect.clone_from(&self.without_effect);
+        status.without_effect.extend(self.dns.without_effect());
         status.members = members::lines(&self.members).await;
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();

@@ -28,8 +28,6 @@ pub(crate) enum Outcome {
     /// An answer that ends in a name outside the cluster: its addresses are asked for elsewhere and
     /// appended.
     Chase { reply: Box<Message>, ask: Box<Message> },
-    /// Not a question at all: no answer, or two servers would answer each other forever.
-    Ignore,
 }
 
 fn kind(wire: RecordType) -> Kind {
@@ -104,21 +102,47 @@ pub(crate) fn response(request: &Message, code: ResponseCode) -> Message {
     out
 }
 
-/// Reads a message and answers it from the zone if it is ours. `turn` rotates several addresses.
+/// Why bytes are no question to answer.
+#[derive(Debug)]
+pub(crate) enum NoQuestion {
+    /// A response, or less than a header: no answer, or two servers would answer each other
+    /// forever.
+    Ignored,
+    /// Answered with a code alone.
+    Refused(Box<Message>),
+}
+
+/// Reads a request with one question.
+///
+/// # Errors
+/// The reply to anything else, if it gets one.
+pub(crate) fn read(bytes: &[u8]) -> Result<Message, NoQuestion> {
+    let Ok(request) = Message::from_vec(bytes) else { return Err(malformed(bytes)) };
+    if request.metadata.message_type != MessageType::Query {
+        return Err(NoQuestion::Ignored);
+    }
+    match unsupported(&request) {
+        None => Ok(request),
+        Some(code) => Err(NoQuestion::Refused(Box::new(response(&request, code)))),
+    }
+}
+
+/// Whether the class of the question has answers here.
+pub(crate) fn has_class(request: &Message) -> bool {
+    let class = request.queries.first().map(Query::query_class);
+    matches!(class, Some(DNSClass::IN | DNSClass::ANY))
+}
+
+/// Answers a question from the zone if it is ours. `turn` rotates several addresses.
 pub(crate) fn outcome(
-    bytes: &[u8],
+    request: Message,
     zone: &Zone,
     directory: Option<&dyn Directory>,
     turn: usize,
 ) -> Outcome {
-    let Ok(request) = Message::from_vec(bytes) else { return malformed(bytes) };
-    if request.metadata.message_type != MessageType::Query {
-        return Outcome::Ignore;
-    }
     let reply = |code| Outcome::Reply(Box::new(response(&request, code)));
-    let query = match supported_query(&request) {
-        Ok(query) => query,
-        Err(code) => return reply(code),
+    let Some(query) = request.queries.first().filter(|_| has_class(&request)) else {
+        return reply(ResponseCode::Refused);
     };
     let name = plain(query.name());
     let directory_or_empty = directory.unwrap_or(&EmptyDirectory);
@@ -152,32 +176,27 @@ pub(crate) fn outcome(
 }
 
 /// The reply to bytes that are no message: a format error, unless they claim to be a response.
-fn malformed(bytes: &[u8]) -> Outcome {
-    let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else { return Outcome::Ignore };
+fn malformed(bytes: &[u8]) -> NoQuestion {
+    let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else {
+        return NoQuestion::Ignored;
+    };
     if flags & 0x80 != 0 {
-        return Outcome::Ignore;
+        return NoQuestion::Ignored;
     }
     let id = id.try_into().map_or(0, u16::from_be_bytes);
-    Outcome::Reply(Box::new(Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)))
+    NoQuestion::Refused(Box::new(Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)))
 }
 
-/// The question of a request.
-///
-/// # Errors
 /// The code of the reply to a request that this server does not support.
-fn supported_query(request: &Message) -> Result<&Query, ResponseCode> {
+fn unsupported(request: &Message) -> Option<ResponseCode> {
     if request.metadata.op_code != OpCode::Query {
-        return Err(ResponseCode::NotImp);
+        return Some(ResponseCode::NotImp);
     }
-    let [query] = request.queries.as_slice() else { return Err(ResponseCode::FormErr) };
-    if request.edns.as_ref().is_some_and(|e| e.version() != 0) {
-        return Err(ResponseCode::BADVERS);
+    if request.queries.len() != 1 {
+        return Some(ResponseCode::FormErr);
     }
-    let class = query.query_class();
-    if class != DNSClass::IN && class != DNSClass::ANY {
-        return Err(ResponseCode::Refused);
-    }
-    Ok(query)
+    let has_other_version = request.edns.as_ref().is_some_and(|e| e.version() != 0);
+    has_other_version.then_some(ResponseCode::BADVERS)
 }
 
 /// Adds the records of the zone to a reply. Returns the name outside the cluster at which a chain
@@ -278,10 +297,13 @@ impl Directory for EmptyDirectory {
 }
 
 /// The largest UDP answer to this request.
-pub(crate) fn udp_limit(request: &[u8]) -> usize {
-    let offered = Message::from_vec(request).ok().and_then(|m| m.edns.map(|e| e.max_payload()));
+pub(crate) fn udp_limit(request: &Message) -> usize {
+    let offered = request.edns.as_ref().map(Edns::max_payload);
     usize::from(offered.unwrap_or(UDP_MIN).clamp(UDP_MIN, UDP_MAX))
 }
+
+/// The largest UDP answer to a request that cannot be read.
+pub(crate) const UDP_SMALLEST: usize = UDP_MIN as usize;
 
 /// The bytes of an answer of at most `limit` bytes. A longer one keeps the records that fit, in the
 /// order answers, authorities, additionals, and carries the truncation bit, as CoreDNS sends it:

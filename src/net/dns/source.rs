@@ -132,9 +132,6 @@ impl Directory for Cluster {
         for object in self.slices.cache().by_index(BY_ADDRESS, &address.to_string()) {
             let Some(name) = object.label(SERVICE_NAME_LABEL) else { continue };
             let namespace = &*object.key.namespace;
-            if !self.services.get(namespace, name).is_some_and(|s| is_headless(&s)) {
-                continue;
-            }
             let at = self.endpoints(namespace, name).into_iter().find(|e| e.address == address);
             if let Some(endpoint) = at {
                 out.push((namespace.to_owned(), name.to_owned(), endpoint.hostname));

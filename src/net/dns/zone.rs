@@ -36,7 +36,7 @@ pub(crate) trait Directory {
     fn has_namespace(&self, namespace: &str) -> bool;
     /// Services with this cluster address, as (namespace, name).
     fn services_at(&self, address: IpAddr) -> Vec<(String, String)>;
-    /// Headless services with this endpoint, as (namespace, service, hostname).
+    /// Services with this endpoint, as (namespace, service, hostname).
     fn endpoints_at(&self, address: IpAddr) -> Vec<(String, String, Option<String>)>;
 }
 
@@ -120,7 +120,7 @@ fn endpoint_label(endpoint: &EndpointInfo) -> String {
 }
 
 /// The address of a reverse name.
-fn reversed(name: &str) -> Option<IpAddr> {
+pub(crate) fn reversed(name: &str) -> Option<IpAddr> {
     if let Some(labels) = name.strip_suffix(".in-addr.arpa") {
         let mut parts: Vec<&str> = labels.split('.').collect();
         parts.reverse();
@@ -200,9 +200,14 @@ impl Zone {
                         _ => nothing(),
                     },
                     Some(ServiceInfo::External(_)) => Answer::NoName,
-                    Some(ServiceInfo::Cluster { addresses, ports }) => {
-                        self.cluster(name, &host, rest, kind, &addresses, &ports)
-                    }
+                    Some(ServiceInfo::Cluster { addresses, ports }) => match rest {
+                        // As CoreDNS: the names that reverse names of endpoints lead to exist.
+                        [label] if !label.starts_with('_') => {
+                            let list = directory.endpoints(namespace, service);
+                            Self::headless(name, &host, rest, kind, &list)
+                        }
+                        _ => self.cluster(name, &host, rest, kind, &addresses, &ports),
+                    },
                     Some(ServiceInfo::Headless) => {
                         let list = directory.endpoints(namespace, service);
                         Self::headless(name, &host, rest, kind, &list)
@@ -341,6 +346,8 @@ impl Zone {
         if names.is_empty() {
             return Answer::NoName;
         }
+        names.sort();
+        names.dedup();
         if !matches!(kind, Kind::Ptr | Kind::Any) {
             return records(Vec::new());
         }

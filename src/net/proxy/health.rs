@@ -65,7 +65,7 @@ fn response(good: bool, body: &serde_json::Value) -> Response {
 }
 
 /// Accepts until `stop`, within the connection limit. A connection serves one request.
-async fn accept(listener: TcpListener, tasks: Tasks, stop: Shutdown, router: Router) {
+pub(crate) async fn accept(listener: TcpListener, tasks: Tasks, stop: Shutdown, router: Router) {
     base::accept::accept(&listener, "health checks", CONNECTIONS_MAX, &stop, |accepted| {
         let router = router.clone();
         tasks.spawn(Kind::Request, "health-check", async move {

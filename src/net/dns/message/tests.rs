@@ -59,8 +59,8 @@ fn text(message: &Message) -> String {
 }
 
 fn ask(name: &str, kind: RecordType) -> String {
-    let bytes = question(&format!("{name}.default.svc.cluster.local."), kind).to_vec().unwrap();
-    match outcome(&bytes, &zone(), Some(&Sample), 1) {
+    let request = question(&format!("{name}.default.svc.cluster.local."), kind);
+    match outcome(request, &zone(), Some(&Sample), 1) {
         Outcome::Reply(reply) => text(&reply),
         Outcome::Chase { reply, ask } => format!("{}, then {}", text(&reply), ask.queries[0]),
         other => format!("{other:?}"),
@@ -98,9 +98,9 @@ fn large(name: &str, kind: RecordType, payload: Option<u16>) -> (Box<Message>, u
         edns.set_max_payload(payload);
         request.set_edns(edns);
     }
-    let bytes = request.to_vec().unwrap();
-    match outcome(&bytes, &zone(), Some(&Sample), 0) {
-        Outcome::Reply(reply) => (reply, udp_limit(&bytes)),
+    let limit = udp_limit(&request);
+    match outcome(request, &zone(), Some(&Sample), 0) {
+        Outcome::Reply(reply) => (reply, limit),
         other => panic!("{other:?}"),
     }
 }
@@ -170,10 +170,10 @@ fn large_tcp_answer_is_whole() {
 
 #[test]
 fn what_is_no_question_is_refused_by_its_code_or_ignored() {
-    let code = |bytes: &[u8]| match outcome(bytes, &zone(), Some(&Sample), 0) {
-        Outcome::Reply(reply) => reply.metadata.response_code.to_str(),
-        Outcome::Ignore => "ignored",
-        _ => "asked elsewhere",
+    let code = |bytes: &[u8]| match read(bytes) {
+        Err(NoQuestion::Refused(reply)) => reply.metadata.response_code.to_str(),
+        Err(NoQuestion::Ignored) => "ignored",
+        Ok(_) => "a question",
     };
     assert_eq!(code(&[7]), "ignored");
     assert_eq!(code(&[0, 7, 0, 0]), "Form Error");
@@ -181,9 +181,15 @@ fn what_is_no_question_is_refused_by_its_code_or_ignored() {
     let mut update = question("cluster.local.", RecordType::A);
     update.metadata.op_code = OpCode::Update;
     assert_eq!(code(&update.to_vec().unwrap()), "Not Implemented");
-    assert_eq!(code(&question("example.com.", RecordType::A).to_vec().unwrap()), "asked elsewhere");
-    let bytes = question("web.default.svc.cluster.local.", RecordType::A).to_vec().unwrap();
-    let Outcome::Reply(early) = outcome(&bytes, &zone(), None, 0) else { panic!() };
+    let foreign = question("example.com.", RecordType::A);
+    assert_eq!(code(&foreign.to_vec().unwrap()), "a question");
+    assert!(matches!(outcome(foreign, &zone(), Some(&Sample), 0), Outcome::Forward(_)));
+    let mut chaos = question("version.bind.", RecordType::TXT);
+    chaos.queries[0].set_query_class(DNSClass::CH);
+    let Outcome::Reply(chaos) = outcome(chaos, &zone(), Some(&Sample), 0) else { panic!() };
+    assert_eq!(chaos.metadata.response_code, ResponseCode::Refused);
+    let early = question("web.default.svc.cluster.local.", RecordType::A);
+    let Outcome::Reply(early) = outcome(early, &zone(), None, 0) else { panic!() };
     // Before the cluster was seen, "no such name" would be remembered.
     assert_eq!(early.metadata.response_code, ResponseCode::ServFail);
 }

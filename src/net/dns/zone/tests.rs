@@ -54,6 +54,11 @@ impl Directory for Sample {
     fn endpoints_at(&self, address: IpAddr) -> Vec<(String, String, Option<String>)> {
         match address.to_string().as_str() {
             "10.3.0.100" => vec![("default".into(), "headless".into(), Some("my-pet".into()))],
+            // A pod of a Service with an address, with two ports.
+            "192.0.2.7" => {
+                let one = || ("default".into(), "kubernetes".into(), None);
+                vec![one(), one()]
+            }
             _ => Vec::new(),
         }
     }
@@ -112,6 +117,9 @@ fn the_specification_holds() {
              + 10.3.10.1, 10.3.0.100",
         ),
         ("100.0.3.10.in-addr.arpa", Kind::Ptr, "my-pet.headless.default.svc.cluster.local"),
+        ("7.2.0.192.in-addr.arpa", Kind::Ptr, "192-0-2-7.kubernetes.default.svc.cluster.local"),
+        ("10-3-10-1.kubernetes.default.svc.cluster.local", Kind::A, "10.3.10.1"),
+        ("10-3-10-2.kubernetes.default.svc.cluster.local", Kind::A, "NXDOMAIN"),
         ("9.9.3.10.in-addr.arpa", Kind::Ptr, "NXDOMAIN"),
         ("9.9.9.9.in-addr.arpa", Kind::Ptr, "foreign"),
         ("empty.default.svc.cluster.local", Kind::A, "NXDOMAIN"),
@@ -130,6 +138,10 @@ fn the_specification_holds() {
         ("ns.dns.cluster.local", Kind::A, "10.3.0.10"),
         ("default.cluster.local", Kind::A, "NXDOMAIN"),
         ("example.com", Kind::A, "foreign"),
+        // What the search path makes of it is answered without an upstream server.
+        ("example.com.default.svc.cluster.local", Kind::A, "NXDOMAIN"),
+        ("example.com.svc.cluster.local", Kind::A, "NXDOMAIN"),
+        ("example.com.cluster.local", Kind::A, "NXDOMAIN"),
         ("notcluster.local", Kind::A, "foreign"),
     ] {
         assert_eq!(ask(name, kind), want, "{name} {kind:?}");
