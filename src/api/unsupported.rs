@@ -165,15 +165,11 @@ const PERSISTENT_VOLUME: &[Field] = &[
 const PERSISTENT_VOLUME_CLAIM: &[Field] =
     &[set("spec.volumeAttributesClassName"), set("spec.dataSource"), set("spec.dataSourceRef")];
 
-/// Annotations of Services without effect. k3s reads the first two for the pods of its ServiceLB,
-/// and kube-lite needs no such pods.
+/// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
+/// kube-lite needs no such pods.
 const SERVICE_ANNOTATIONS: &[Field] = &[
     set("svccontroller.k3s.cattle.io/tolerations"),
     set("svccontroller.k3s.cattle.io/priorityclassname"),
-    is("service.kubernetes.io/topology-mode", "Auto"),
-    is("service.kubernetes.io/topology-mode", "auto"),
-    is("service.kubernetes.io/topology-aware-hints", "Auto"),
-    is("service.kubernetes.io/topology-aware-hints", "auto"),
 ];
 
 /// Returns the path of the pod specification in the objects of a kind.

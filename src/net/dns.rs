@@ -7,6 +7,7 @@ mod custom;
 mod forward;
 mod message;
 mod metrics;
+mod node_hosts;
 mod plugins;
 mod resolver;
 mod rules;

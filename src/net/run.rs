@@ -110,7 +110,7 @@ pub async fn run(
     let (services, services_seen) = watch::channel(None);
     let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen, services)?;
     if !config.cluster.cluster_dns.is_empty() {
-        dns::serve(&config, &informers, &tasks);
+        dns::serve(&config, &informers, &nodes, &tasks);
     }
     let shutdown = tasks.shutdown().clone();
     match server.as_mut().filter(|_| config.cluster.network_policies || config.guard.is_some()) {

@@ -3,8 +3,8 @@
 
 dns.py ask SERVER NAME TYPE [tcp]
     prints the code, and for each record of the answer `ttl TYPE data`, sorted, separated by ` | `
-dns.py serve ADDRESS LOG
-    answers for example.test on port 53 and writes each question as a line of LOG
+dns.py serve ADDRESS LOG [NAME=IPV4[/TTL] ...]
+    answers for example.test and these names on port 53, and writes each question as a line of LOG
 """
 
 import random, socket, struct, sys, threading
@@ -105,7 +105,7 @@ def ask(server, name, kind, tcp):
     )
 
 
-def respond(message, tcp, log):
+def respond(message, tcp, log, more):
     name, at = unpack(message, 12)
     kind = struct.unpack_from("!H", message, at)[0]
     log.write(f"{'tcp' if tcp else 'udp'} {name.lower()} {NAMES.get(kind, kind)}\n")
@@ -117,6 +117,10 @@ def respond(message, tcp, log):
         },
         "big.example.test": {16: [bytes([200]) + b"x" * 200] * 8},
     }
+    ttl = 300
+    if name.lower() in more:
+        address, ttl = more[name.lower()]
+        zone[name.lower()] = {1: [address]}
     entry = zone.get(name.lower())
     records, code, cut = (entry or {}).get(kind, []), 0 if entry else 3, False
     if not tcp and len(records) > 4:
@@ -128,7 +132,7 @@ def respond(message, tcp, log):
     )
     out += message[12 : at + 4]
     for record in records:
-        out += b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 300, len(record)) + record
+        out += b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, ttl, len(record)) + record
     if not records and not cut:
         fields = (
             pack("ns.example.test")
@@ -139,7 +143,12 @@ def respond(message, tcp, log):
     return out
 
 
-def serve(address, path):
+def serve(address, path, names):
+    more = {}
+    for name in names:
+        name, value = name.split("=")
+        ipv4, _, ttl = value.partition("/")
+        more[name] = (socket.inet_aton(ipv4), int(ttl or 300))
     log = open(path, "a", encoding="utf-8")
     udp = socket.socket(family(address), socket.SOCK_DGRAM)
     udp.bind((address, 53))
@@ -150,17 +159,17 @@ def serve(address, path):
             stream, _ = tcp.accept()
             with stream:
                 try:
-                    over_tcp(stream, respond(from_tcp(stream), True, log))
+                    over_tcp(stream, respond(from_tcp(stream), True, log, more))
                 except (EOFError, OSError):
                     pass
 
     threading.Thread(target=connections, daemon=True).start()
     while True:
         message, peer = udp.recvfrom(4096)
-        udp.sendto(respond(message, False, log), peer)
+        udp.sendto(respond(message, False, log, more), peer)
 
 
 if sys.argv[1] == "ask":
     ask(sys.argv[2], sys.argv[3], sys.argv[4].upper(), "tcp" in sys.argv[5:])
 else:
-    serve(sys.argv[2], sys.argv[3])
+    serve(sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,6 +1,7 @@
 //! EndpointSlices: the endpoints of every Service with a selector, at most 100 per slice.
 
 mod hints;
+mod topology;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +17,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
+use parking_lot::Mutex;
 
 /// `--max-endpoints-per-slice`.
 const ENDPOINTS_MAX: usize = 100;
@@ -32,6 +34,8 @@ struct Controller {
     pods: Informer<Pod>,
     slices: Informer<EndpointSlice>,
     nodes: Informer<Node>,
+    /// Services whose endpoints have hints for `topology-mode: Auto`.
+    hinted: Mutex<BTreeSet<Key>>,
 }
 
 /// Starts the controller.
@@ -56,9 +60,14 @@ pub(crate) fn start(context: &Context) {
         let service = object.label(SERVICE_LABEL).filter(|_| ours);
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
-    keyed.waits_for_sync(&nodes);
+    let known = services.clone();
+    keyed.watches(&nodes, move |change| match topology::concerns(change) {
+        true => topology::services(&known.list("")),
+        false => Vec::new(),
+    });
+    let hinted = Mutex::default();
     let controller =
-        std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes });
+        std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes, hinted });
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
@@ -328,7 +337,17 @@ impl Controller {
             .filter(ours)
             .collect();
         let mut plan = plan(&service, want, have);
-        hints::reconcile(&mut plan, spec.traffic_distribution.as_deref());
+        if topology::is_auto(&service) {
+            self.share_by_topology(&service, &mut plan);
+        } else {
+            hints::reconcile(&mut plan, spec.traffic_distribution.as_deref());
+            if self.hinted.lock().remove(&(namespace.to_owned(), name.to_owned())) {
+                for family in spec.ip_families.iter().flatten() {
+                    let text = "Topology Aware Hints has been disabled";
+                    self.hints_event(&service, false, text, family);
+                }
+            }
+        }
         let outcome = self.apply(namespace, plan).await;
         if let Err(error) = &outcome {
             if !error.is_namespace_terminating() {
@@ -344,6 +363,36 @@ impl Controller {
             }
         }
         outcome.map(|()| Action::Done)
+    }
+
+    /// Writes hints for `topology-mode: Auto`, with upstream's events.
+    fn share_by_topology(&self, service: &Service, plan: &mut Plan) {
+        let meta = &service.metadata;
+        let key =
+            (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        let shares = topology::Shares::of(&self.nodes.list(""));
+        for (family, outcome) in topology::reconcile(plan, shares.as_ref()) {
+            match outcome {
+                Ok(()) => {
+                    if self.hinted.lock().insert(key.clone()) {
+                        let text = "Topology Aware Hints has been enabled";
+                        self.hints_event(service, true, text, &family);
+                    }
+                }
+                Err(error) => {
+                    self.hinted.lock().remove(&key);
+                    self.hints_event(service, false, &error.to_string(), &family);
+                }
+            }
+        }
+    }
+
+    fn hints_event(&self, service: &Service, enabled: bool, text: &str, family: &str) {
+        let (kind, reason) = match enabled {
+            true => (EventType::Normal, "TopologyAwareHintsEnabled"),
+            false => (EventType::Warning, "TopologyAwareHintsDisabled"),
+        };
+        self.recorder.event(service, kind, reason, format!("{text}, addressType: {family}"));
     }
 
     async fn apply(&self, namespace: &str, plan: Plan) -> Result<(), Error> {
@@ -367,102 +416,4 @@ impl Controller {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn service() -> Service {
-        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n", "uid": "u"},
-            "spec": {"clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
-            "selector": {"a": "b"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}))
-        .unwrap()
-    }
-
-    fn pod(name: &str, ip: &str, ready: &str, deleting: bool) -> Pod {
-        let mut pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name},
-            "spec": {"nodeName": "x", "containers": []},
-            "status": {"phase": "Running", "podIPs": [{"ip": ip}],
-                "conditions": [{"type": "Ready", "status": ready}]}});
-        if deleting {
-            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        }
-        serde_json::from_value(pod).unwrap()
-    }
-
-    #[test]
-    fn conditions_tell_ready_serving_and_terminating_apart() {
-        let pods = [
-            pod("a", "10.1.0.1", "True", false),
-            pod("b", "10.1.0.2", "False", false),
-            pod("c", "10.1.0.3", "True", true),
-        ];
-        let groups = groups(&service(), &pods, &|_| Some("z".into()));
-        let told: Vec<(bool, bool, bool)> = groups[0]
-            .endpoints
-            .iter()
-            .map(|e| e.conditions.as_ref().unwrap())
-            .map(|c| (c.ready.unwrap(), c.serving.unwrap(), c.terminating.unwrap()))
-            .collect();
-        assert_eq!(told, [(true, true, false), (false, false, false), (false, true, true)]);
-        assert_eq!(groups[0].ports[0].port, Some(8080));
-        assert_eq!(groups[0].endpoints[0].zone.as_deref(), Some("z"));
-    }
-
-    #[test]
-    fn slices_hold_a_hundred_and_unchanged_ones_are_not_written() {
-        let pods: Vec<Pod> = (0..150)
-            .map(|i| pod(&format!("p{i}"), &format!("10.1.0.{i}"), "True", false))
-            .collect();
-        let all = plan(&service(), groups(&service(), &pods, &|_| None), Vec::new());
-        let sizes: Vec<usize> =
-            all.create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
-        assert_eq!(sizes, [100, 50]);
-        let mut have = all.create;
-        for (i, slice) in have.iter_mut().enumerate() {
-            slice.metadata.name = Some(format!("s{i}"));
-        }
-        let again = plan(&service(), groups(&service(), &pods, &|_| None), have.clone());
-        assert!(
-            again.create.is_empty() && again.update.is_empty() && again.delete.is_empty(),
-            "{again:?}"
-        );
-        let fewer = plan(&service(), groups(&service(), &pods[..1], &|_| None), have);
-        assert_eq!((fewer.create.len(), fewer.update.len(), fewer.delete.len()), (0, 1, 1));
-    }
-
-    #[test]
-    fn hints_stay_until_they_are_wrong_or_the_endpoint_changes() {
-        let zone = |_: &str| Some("z".into());
-        let pods = [pod("a", "10.1.0.1", "True", false), pod("b", "10.1.0.2", "True", false)];
-        let mut first = plan(&service(), groups(&service(), &pods, &zone), Vec::new());
-        hints::reconcile(&mut first, Some("PreferSameZone"));
-        let mut have = first.create;
-        have[0].metadata.name = Some("x".into());
-        let zones = |slice: &EndpointSlice| -> Vec<bool> {
-            slice.endpoints.iter().flatten().map(|e| e.hints.is_some()).collect()
-        };
-        assert_eq!(zones(&have[0]), [true, true]);
-        let again = plan(&service(), groups(&service(), &pods, &zone), have.clone());
-        assert_eq!((again.update.len(), again.unchanged.len()), (0, 1));
-        let pods = [pod("a", "10.1.0.1", "False", false), pod("b", "10.1.0.2", "True", false)];
-        let mut changed = plan(&service(), groups(&service(), &pods, &zone), have.clone());
-        hints::reconcile(&mut changed, Some("PreferSameZone"));
-        assert_eq!(zones(&changed.update[0]), [false, true]);
-        let mut off = plan(&service(), groups(&service(), &pods, &zone), have);
-        hints::reconcile(&mut off, None);
-        assert_eq!(zones(&off.update[0]), [false, false]);
-    }
-
-    #[test]
-    fn a_service_without_pods_has_one_empty_slice() {
-        let first = plan(&service(), groups(&service(), &[], &|_| None), Vec::new());
-        assert_eq!((first.create.len(), first.create[0].endpoints.clone()), (1, None));
-        let mut have = first.create;
-        have[0].metadata.name = Some("x".into());
-        let again = plan(&service(), groups(&service(), &[], &|_| None), have);
-        assert!(
-            again.create.is_empty() && again.update.is_empty() && again.delete.is_empty(),
-            "{again:?}"
-        );
-    }
-}
+mod tests;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use api::k8s::api::core::v1::Node;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::routing::get;
 use base::{Backoff, Kind, Shutdown, Tasks};
-use client::Informers;
+use client::{Informer, Informers};
 use hickory_proto::op::{Message, ResponseCode};
 use http::header::CONTENT_TYPE;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +26,7 @@ use crate::dns::message::{
     udp_limit,
 };
 use crate::dns::metrics::{self, Question};
+use crate::dns::node_hosts::NodeHosts;
 use crate::dns::plugins::rewrite::rewrite;
 use crate::dns::plugins::template::Template;
 use crate::dns::resolver::{Answered, Resolver};
@@ -44,6 +46,7 @@ struct Server {
     cluster: Cluster,
     rules: Arc<ArcSwap<Rules>>,
     resolver: Arc<Resolver>,
+    nodes: Arc<NodeHosts>,
     work: Arc<Semaphore>,
     turn: AtomicUsize,
 }
@@ -80,7 +83,12 @@ enum Step {
 
 /// Answers at these addresses until shutdown. An address or port that cannot be bound is tried
 /// again.
-pub(crate) fn serve(config: &crate::Config, informers: &Informers, tasks: &Tasks) {
+pub(crate) fn serve(
+    config: &crate::Config,
+    informers: &Informers,
+    nodes: &Informer<Node>,
+    tasks: &Tasks,
+) {
     let work = Arc::new(Semaphore::new(WORK_MAX));
     let node = NodeServers::new(config.resolv_conf.clone(), config.cluster.cluster_dns.clone());
     let resolver = Arc::new(Resolver::new(node, tasks.clone(), Arc::clone(&work)));
@@ -101,6 +109,7 @@ pub(crate) fn serve(config: &crate::Config, informers: &Informers, tasks: &Tasks
         cluster: Cluster::new(informers),
         rules,
         resolver,
+        nodes: NodeHosts::follow(nodes),
         work,
         turn: AtomicUsize::new(0),
     });
@@ -220,6 +229,9 @@ impl Server {
                 return Ok((response(&request, ResponseCode::Refused), "forward"));
             }
             return Err((request, None));
+        }
+        if let Some(answer) = self.nodes.answer(&request) {
+            return Ok((answer, "hosts"));
         }
         let directory: Option<&dyn Directory> =
             if self.cluster.is_synced() { Some(&self.cluster) } else { None };

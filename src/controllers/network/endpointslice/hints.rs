@@ -1,9 +1,14 @@
 //! Hints for `spec.trafficDistribution` of Services, as upstream's `k8s.io/endpointslice/trafficdist`
 //! writes them: each ready endpoint names its own zone, with `PreferSameNode` its own node, too.
 
-use api::k8s::api::discovery::v1::{Endpoint, EndpointHints, ForNode, ForZone};
+use api::k8s::api::discovery::v1::{Endpoint, EndpointHints, EndpointSlice, ForNode, ForZone};
 
 use super::Plan;
+
+/// Whether an endpoint takes new connections.
+pub(super) fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().and_then(|c| c.ready) == Some(true)
+}
 
 /// What the hints of a Service's endpoints name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +36,7 @@ impl Heuristic {
         if self == Self::None {
             return None;
         }
-        if endpoint.conditions.as_ref().and_then(|c| c.ready) != Some(true) {
+        if !is_ready(endpoint) {
             return endpoint.hints.clone();
         }
         let zone = endpoint.zone.clone().map(|name| vec![ForZone { name }]);
@@ -56,12 +61,20 @@ impl Heuristic {
 /// Corrects the hints in a plan. Slices that are otherwise unchanged are written if their hints are
 /// wrong.
 pub(super) fn reconcile(plan: &mut Plan, distribution: Option<&str>) {
-    let heuristic = Heuristic::of(distribution);
-    for slice in plan.create.iter_mut().chain(&mut plan.update) {
+    apply(plan, Heuristic::of(distribution), |_| true);
+}
+
+/// Removes the hints of one address family.
+pub(super) fn remove(plan: &mut Plan, family: &str) {
+    apply(plan, Heuristic::None, |slice| slice.address_type == family);
+}
+
+fn apply(plan: &mut Plan, heuristic: Heuristic, is_for: impl Fn(&EndpointSlice) -> bool) {
+    for slice in plan.create.iter_mut().chain(&mut plan.update).filter(|slice| is_for(slice)) {
         heuristic.apply(slice.endpoints.as_mut());
     }
     for mut slice in std::mem::take(&mut plan.unchanged) {
-        match heuristic.apply(slice.endpoints.as_mut()) {
+        match is_for(&slice) && heuristic.apply(slice.endpoints.as_mut()) {
             true => plan.update.push(slice),
             false => plan.unchanged.push(slice),
         }
@@ -71,7 +84,6 @@ pub(super) fn reconcile(plan: &mut Plan, distribution: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::k8s::api::discovery::v1::EndpointSlice;
     use serde_json::{Value, json};
 
     fn slice(endpoints: &Value) -> EndpointSlice {

@@ -87,6 +87,16 @@ impl Hosts {
         Ok(table)
     }
 
+    /// A table of these names; others are left to the next plugin.
+    pub(crate) fn of<'n>(entries: impl Iterator<Item = (IpAddr, &'n String)>, ttl: u32) -> Self {
+        let through = Fallthrough::of(&[]);
+        let mut table = Self { zones: vec![String::new()], ttl, through, ..Self::default() };
+        for (address, name) in entries {
+            table.add(&format!("{address} {name}"), true);
+        }
+        table
+    }
+
     fn add(&mut self, line: &str, is_reversed: bool) {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
