@@ -453,6 +453,10 @@ impl Machine {
         // The network and the ingress share their caches of Services and endpoints.
         let informers = Informers::new(clients.network.clone(), tasks.clone());
         if cluster.ingress {
+            let (shared, node) = (informers.clone(), clients.node.clone());
+            let at = (self.listen, Vec::new());
+            let gateways = ingress::gateway::run(at, shared, node, tasks.clone());
+            tasks.spawn(Kind::Critical, "gateways", gateways);
             let (informers, node) = (informers.clone(), clients.node.clone());
             let ingress = ingress::run(self.ingress(), informers, node, tasks.clone());
             tasks.spawn(Kind::Critical, "ingress", ingress);

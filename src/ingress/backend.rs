@@ -8,7 +8,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use crate::proxy::pool::Pool;
-use crate::routes::edits::HeaderEdits;
+use crate::proxy::upstream::UpstreamTls;
+use crate::routes::edits::{HeaderEdits, Rewrite};
 
 /// How long an endpoint that refused a connection gets no requests while others exist (nginx's
 /// `fail_timeout`).
@@ -21,6 +22,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 without TLS (`appProtocol: kubernetes.io/h2c`, gRPC).
     Http2,
+    /// UDP.
+    Udp,
 }
 
 /// One address that serves a backend, with the connections to it.
@@ -44,10 +47,10 @@ fn milliseconds() -> u64 {
 }
 
 impl Endpoint {
-    fn new(address: SocketAddr, protocol: Protocol) -> Self {
+    fn new(address: SocketAddr, protocol: Protocol, tls: Option<Arc<UpstreamTls>>) -> Self {
         Self {
             address,
-            pool: Pool::new(protocol),
+            pool: Pool::new(protocol, tls),
             active: AtomicUsize::new(0),
             paused_until: AtomicU64::new(0),
         }
@@ -95,6 +98,8 @@ pub struct Backend {
     pub name: Arc<str>,
     /// The protocol of its endpoints.
     pub protocol: Protocol,
+    /// How connections to its endpoints are encrypted.
+    tls: Option<Arc<UpstreamTls>>,
     endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
     next: AtomicUsize,
 }
@@ -105,9 +110,17 @@ impl Backend {
         Self {
             name: name.into(),
             protocol,
+            tls: None,
             endpoints: ArcSwap::default(),
             next: AtomicUsize::new(0),
         }
+    }
+
+    /// Encrypts connections to its endpoints.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<UpstreamTls>>) -> Self {
+        self.tls = tls;
+        self
     }
 
     /// Replaces the endpoints. Those that stay keep their connections; those that go finish their
@@ -116,7 +129,8 @@ impl Backend {
         let old = self.endpoints.load();
         let kept = |address: &SocketAddr| old.iter().find(|e| e.address == *address).cloned();
         let endpoints = addresses.iter().map(|address| {
-            kept(address).unwrap_or_else(|| Arc::new(Endpoint::new(*address, self.protocol)))
+            let make = || Endpoint::new(*address, self.protocol, self.tls.clone());
+            kept(address).unwrap_or_else(|| Arc::new(make()))
         });
         self.endpoints.store(Arc::new(endpoints.collect()));
         for gone in old.iter().filter(|e| !addresses.contains(&e.address)) {
@@ -145,7 +159,7 @@ impl Backend {
 }
 
 /// A backend with its share of the requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WeightedBackend {
     /// Its share, relative to the sum of all weights.
     pub weight: u32,
@@ -154,6 +168,10 @@ pub struct WeightedBackend {
     pub backend: Option<Arc<Backend>>,
     /// Changes of headers for this backend alone.
     pub request_headers: HeaderEdits,
+    /// Changes of its responses' headers.
+    pub response_headers: HeaderEdits,
+    /// Changes of host and path instead of those of the rule.
+    pub rewrite: Option<Rewrite>,
 }
 
 /// Backends that share the requests of a rule.
@@ -169,6 +187,16 @@ impl Split {
     pub fn new(backends: Vec<WeightedBackend>) -> Self {
         let total = backends.iter().map(|b| u64::from(b.weight)).sum();
         Self { backends, total, next: AtomicU64::new(0) }
+    }
+
+    /// Whether there is no backend at all.
+    pub fn is_empty(&self) -> bool {
+        self.backends.is_empty()
+    }
+
+    /// The backends, to complete them.
+    pub fn backends_mut(&mut self) -> impl Iterator<Item = &mut WeightedBackend> {
+        self.backends.iter_mut()
     }
 
     /// The backend of the next request; `None` if there is none with a weight.
@@ -203,7 +231,7 @@ mod tests {
         let backend = |weight, name: &str| WeightedBackend {
             weight,
             backend: Some(Arc::new(Backend::new(name, Protocol::Http1))),
-            request_headers: HeaderEdits::default(),
+            ..WeightedBackend::default()
         };
         let split = Split::new(vec![backend(70, "a"), backend(30, "b"), backend(0, "c")]);
         let mut counts = std::collections::BTreeMap::new();

@@ -30,7 +30,7 @@ use crate::routes::hosts::WildcardLabels;
 /// Label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Index of EndpointSlices by `namespace/service`.
-const BY_SERVICE: &str = "service";
+pub(crate) const BY_SERVICE: &str = "service";
 /// The listeners of a node: HTTP and HTTPS.
 const LISTENERS: usize = 2;
 /// Changes that arrive within this time are applied together.
@@ -82,11 +82,11 @@ impl Dirty {
     }
 }
 
-fn service_of(slice: &Object) -> Option<(&str, &str)> {
+pub(crate) fn service_of(slice: &Object) -> Option<(&str, &str)> {
     Some((&slice.key.namespace, slice.label(SERVICE_LABEL)?))
 }
 
-fn service_index(slice: &Object) -> Vec<String> {
+pub(crate) fn service_index(slice: &Object) -> Vec<String> {
     let name = service_of(slice).map(|(namespace, name)| format!("{namespace}/{name}"));
     name.into_iter().collect()
 }

@@ -7,7 +7,9 @@
 pub mod backend;
 pub mod controller;
 mod follow;
+pub mod gateway;
 mod handover;
+pub mod node_endpoints;
 pub mod objects;
 pub mod proxy;
 pub mod routes;

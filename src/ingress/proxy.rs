@@ -1,12 +1,19 @@
 //! The HTTP proxy: connections of clients, requests to endpoints, answers without buffering.
 
+mod any_client;
 pub(crate) mod body;
 mod connection;
+pub mod entry;
 mod exchange;
 mod headers;
+mod mirror;
 pub(crate) mod pool;
+pub(crate) mod stream;
+mod tcp;
 mod tls;
+mod udp;
 mod upgrade;
+pub mod upstream;
 
 pub use connection::{Listener, serve};
 pub use tls::{CertificateStore, Certificates, NoCertificate, TlsSettings};

@@ -1,5 +1,6 @@
 //! The routes of a listener: immutable, compiled from objects, exchanged as a whole.
 
+pub mod cors;
 pub mod edits;
 pub mod hosts;
 pub mod path;
@@ -12,7 +13,8 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, request};
 use regex::Regex;
 use settings::Cidr;
 
-use crate::backend::Split;
+use crate::backend::{Backend, Split};
+use cors::Cors;
 use edits::{HeaderEdits, Redirect, Rewrite};
 use hosts::{HostMap, WildcardLabels};
 use path::{PathMap, PathMatch};
@@ -130,6 +132,26 @@ impl Default for Timeouts {
     }
 }
 
+/// A backend that gets a copy of requests; its responses are dropped.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    /// Where to; `None` is a backend that does not exist or is not allowed.
+    pub backend: Option<Arc<Backend>>,
+    /// The share of the requests: numerator and denominator.
+    pub share: (u32, u32),
+}
+
+/// When a request is sent again. Requests with a body are sent once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    /// Status codes of responses that are not passed on while attempts are left.
+    pub codes: Vec<u16>,
+    /// Attempts after the first one.
+    pub attempts: u32,
+    /// Time before another attempt.
+    pub backoff: Duration,
+}
+
 /// How requests of a rule are forwarded.
 #[derive(Debug, Default)]
 pub struct Forward {
@@ -149,6 +171,12 @@ pub struct Forward {
     pub sources: Vec<Cidr>,
     /// Requests over plain HTTP are redirected to HTTPS.
     pub https_only: bool,
+    /// Backends that get copies.
+    pub mirrors: Vec<Mirror>,
+    /// Cross-origin requests.
+    pub cors: Option<Cors>,
+    /// Repeated attempts.
+    pub retry: Option<Retry>,
 }
 
 /// What a rule does with a request.
@@ -182,12 +210,34 @@ pub struct Routes {
     hosts: HostMap<PathMap<Arc<Rule>>>,
     /// For requests without a rule.
     default: Option<Arc<Rule>>,
+    /// Rules of less specific hosts follow those of a host.
+    falls_through: bool,
+    /// Listeners that share the port, each with routes of its own (Gateway API's isolation).
+    listeners: Option<HostMap<Arc<Routes>>>,
 }
 
 impl Routes {
     /// No routes.
     pub fn new(labels: WildcardLabels) -> Self {
-        Self { hosts: HostMap::new(labels), default: None }
+        let falls_through = labels == WildcardLabels::Many;
+        Self { hosts: HostMap::new(labels), default: None, falls_through, listeners: None }
+    }
+
+    /// The listeners of one port, by host: a request belongs to the one with the most specific host
+    /// and never reaches the routes of another.
+    pub fn of_listeners(listeners: HostMap<Arc<Routes>>) -> Self {
+        Self { listeners: Some(listeners), ..Self::new(WildcardLabels::Many) }
+    }
+
+    /// Whether two host names belong to different listeners, as in a request over a TLS connection
+    /// that was made for another name (RFC 9110, 15.5.20).
+    pub fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
+        let Some(listeners) = &self.listeners else { return false };
+        match (listeners.get(server_name), listeners.get(host)) {
+            (Some(of_connection), Some(of_request)) => !Arc::ptr_eq(of_connection, of_request),
+            (None, Some(_)) => true,
+            (_, None) => false,
+        }
     }
 
     /// Adds a rule for a host as objects write it.
@@ -214,10 +264,14 @@ impl Routes {
 
     /// The rule for a request; `host` and `path` are normalized.
     pub fn find(&self, host: &str, path: &str, request: &request::Parts) -> Option<&Arc<Rule>> {
-        let of_host = self.hosts.get(host);
-        of_host
-            .and_then(|paths| paths.find(path, |rule| rule.conditions.hold(request)))
-            .or(self.default.as_ref())
+        if let Some(listeners) = &self.listeners {
+            return listeners.get(host)?.find(host, path, request);
+        }
+        // Gateway API: a request without a rule of its host gets one of a less specific host.
+        let hosts = if self.falls_through { usize::MAX } else { 1 };
+        let holds = |rule: &Arc<Rule>| rule.conditions.hold(request);
+        let mut of_hosts = self.hosts.matching(host).take(hosts);
+        of_hosts.find_map(|paths| paths.find(path, holds)).or(self.default.as_ref())
     }
 }
 

@@ -61,6 +61,9 @@ pub(super) fn start(
             let user = User::authenticated(ingress::controller::USER, &[]);
             let client = clients.client(user, ingress::controller::AGENT);
             ingress::controller::start(client, &informers, tasks);
+            let user = User::authenticated(ingress::gateway::controller::USER, &[]);
+            let client = clients.client(user, ingress::gateway::controller::AGENT);
+            ingress::gateway::controller::start(client, &informers, tasks);
         }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);

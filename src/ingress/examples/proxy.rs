@@ -9,7 +9,6 @@ use arc_swap::ArcSwap;
 use base::{Kind, Shutdown, Tasks};
 use ingress::backend::{Backend, Protocol, Split, WeightedBackend};
 use ingress::proxy::{CertificateStore, Certificates, Listener, serve};
-use ingress::routes::edits::HeaderEdits;
 use ingress::routes::hosts::WildcardLabels;
 use ingress::routes::{Action, Conditions, Forward, Routes, Rule};
 use tokio::net::TcpListener;
@@ -18,8 +17,8 @@ fn routes(endpoints: &[SocketAddr]) -> Routes {
     let backend = Arc::new(Backend::new("example/endpoints:80", Protocol::Http1));
     backend.set_endpoints(endpoints);
     let backend = Some(backend);
-    let request_headers = HeaderEdits::default();
-    let split = Split::new(vec![WeightedBackend { weight: 1, backend, request_headers }]);
+    let split =
+        Split::new(vec![WeightedBackend { weight: 1, backend, ..WeightedBackend::default() }]);
     let mut routes = Routes::new(WildcardLabels::One);
     routes.set_default(Arc::new(Rule {
         source: "example/proxy".into(),

@@ -12,7 +12,7 @@ use super::annotations::{self, Settings};
 use super::services::{BackendRegistry, NoBackend, PortRef, resolve};
 use crate::backend::{Split, WeightedBackend};
 use crate::proxy::{Certificates, NoCertificate};
-use crate::routes::edits::{HeaderEdits, Rewrite};
+use crate::routes::edits::Rewrite;
 use crate::routes::hosts::WildcardLabels;
 use crate::routes::path::PathMatch;
 use crate::routes::{Action, Conditions, Forward, Routes, Rule};
@@ -280,7 +280,7 @@ impl<R: References> Compiler<'_, R> {
         let weighted = WeightedBackend {
             weight: 1,
             backend: Some(self.registry.get(&key)),
-            request_headers: HeaderEdits::default(),
+            ..WeightedBackend::default()
         };
         let split = Split::new(vec![weighted]);
         Ok(Action::Forward(Box::new(Forward {

@@ -8,6 +8,7 @@ use api::k8s::api::core::v1::{Service, ServicePort};
 use api::k8s::api::discovery::v1::EndpointSlice;
 
 use crate::backend::{Backend, Protocol};
+use crate::proxy::upstream::UpstreamTls;
 
 /// Why a Service cannot serve a route.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +31,8 @@ pub enum PortRef<'a> {
     Number(i32),
     /// `port.name`.
     Name(&'a str),
+    /// The number of a UDP port.
+    Udp(i32),
 }
 
 /// One port of a Service with the protocol of its endpoints.
@@ -43,11 +46,16 @@ pub struct BackendKey {
     pub port: String,
     /// The protocol.
     pub protocol: Protocol,
+    /// Distinguishes backends of one port by their TLS: 0 for plain connections.
+    pub tls: u64,
 }
 
 /// The protocol of a port by its `appProtocol` (KEP-3726: `kubernetes.io/h2c`; `grpc` as others
 /// read it).
 fn protocol(port: &ServicePort) -> Protocol {
+    if port.protocol.as_deref() == Some("UDP") {
+        return Protocol::Udp;
+    }
     match port.app_protocol.as_deref() {
         Some("kubernetes.io/h2c" | "h2c" | "grpc") => Protocol::Http2,
         _ => Protocol::Http1,
@@ -71,13 +79,15 @@ pub fn resolve(
         return Err(NoBackend::ExternalName(full));
     }
     let is_meant = |candidate: &&ServicePort| match port {
-        PortRef::Number(number) => candidate.port == number,
+        PortRef::Number(number) => candidate.port == number && protocol(candidate) != Protocol::Udp,
+        PortRef::Udp(number) => candidate.port == number && protocol(candidate) == Protocol::Udp,
         PortRef::Name(name) => candidate.name.as_deref() == Some(name),
     };
     let ports = spec.and_then(|s| s.ports.as_deref()).unwrap_or_default();
     let Some(found) = ports.iter().find(is_meant) else {
         let port = match port {
             PortRef::Number(number) => number.to_string(),
+            PortRef::Udp(number) => format!("{number}/UDP"),
             PortRef::Name(name) => format!("{name:?}"),
         };
         return Err(NoBackend::NoPort(full, port));
@@ -87,6 +97,7 @@ pub fn resolve(
         service: name.to_owned(),
         port: found.name.clone().unwrap_or_default(),
         protocol: protocol(found),
+        tls: 0,
     })
 }
 
@@ -101,14 +112,15 @@ fn is_allowed(address: IpAddr) -> bool {
 }
 
 /// The addresses of a port: ready endpoints, else those that terminate and still serve.
-pub fn addresses(slices: &[EndpointSlice], port: &str) -> Vec<SocketAddr> {
+/// `transport` is `TCP` or `UDP`.
+pub fn addresses(slices: &[EndpointSlice], port: &str, transport: &str) -> Vec<SocketAddr> {
     let (mut ready, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
         let number = slice
             .ports
             .iter()
             .flatten()
-            .filter(|p| p.protocol.as_deref().unwrap_or("TCP") == "TCP")
+            .filter(|p| p.protocol.as_deref().unwrap_or("TCP") == transport)
             .find(|p| p.name.as_deref().unwrap_or_default() == port)
             .and_then(|p| u16::try_from(p.port?).ok());
         let Some(number) = number else { continue };
@@ -146,10 +158,19 @@ impl BackendRegistry {
 
     /// The backend of a key; a new one has no endpoints yet.
     pub fn get(&mut self, key: &BackendKey) -> Arc<Backend> {
+        self.get_with(key, || None)
+    }
+
+    /// The same for a key with TLS, whose settings `tls` makes.
+    pub fn get_with(
+        &mut self,
+        key: &BackendKey,
+        tls: impl FnOnce() -> Option<Arc<UpstreamTls>>,
+    ) -> Arc<Backend> {
         self.used.insert(key.clone());
         let backend = self.known.entry(key.clone()).or_insert_with(|| {
             let name = format!("{}/{}:{}", key.namespace, key.service, key.port);
-            Arc::new(Backend::new(name, key.protocol))
+            Arc::new(Backend::new(name, key.protocol).with_tls(tls()))
         });
         Arc::clone(backend)
     }
@@ -175,7 +196,8 @@ impl BackendRegistry {
         for (key, backend) in &self.known {
             let of = (key.namespace.as_str(), key.service.as_str());
             if service.is_none_or(|wanted| wanted == of) {
-                backend.set_endpoints(&addresses(&slices(of.0, of.1), &key.port));
+                let transport = if key.protocol == Protocol::Udp { "UDP" } else { "TCP" };
+                backend.set_endpoints(&addresses(&slices(of.0, of.1), &key.port, transport));
             }
         }
     }
@@ -228,8 +250,11 @@ mod tests {
         let own = json!({"addresses": ["127.0.0.1"]});
         let cloud = json!({"addresses": ["169.254.169.254"]});
         let all = slice(json!([ready, leaving, dead, own, cloud]));
-        assert_eq!(texts(addresses(&all, "http")), ["10.0.0.1:8080"]);
-        assert!(addresses(&all, "other").is_empty());
-        assert_eq!(texts(addresses(&slice(json!([leaving, dead])), "http")), ["10.0.0.2:8080"]);
+        assert_eq!(texts(addresses(&all, "http", "TCP")), ["10.0.0.1:8080"]);
+        assert!(addresses(&all, "other", "TCP").is_empty());
+        assert_eq!(
+            texts(addresses(&slice(json!([leaving, dead])), "http", "TCP")),
+            ["10.0.0.2:8080"]
+        );
     }
 }

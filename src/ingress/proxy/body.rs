@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::mpsc;
 
 use super::pool::Http1;
 use crate::backend::{ActiveRequest, Endpoint};
@@ -22,23 +23,49 @@ pub(crate) enum BodyError {
     TooLarge(u64),
 }
 
+/// Parts of a body that a mirror may lag behind; a slower one gets no more of it.
+const MIRROR_LAG_MAX: usize = 64;
+
+/// Where the body of a request comes from.
+#[derive(Debug)]
+enum Source {
+    /// None.
+    Empty,
+    /// The client.
+    Client(Incoming),
+    /// A copy of what another body passes on.
+    Copy(mpsc::Receiver<Bytes>),
+}
+
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
-    incoming: Option<Incoming>,
+    source: Source,
     bytes: u64,
     max: u64,
+    /// Get copies of the data.
+    mirrors: Vec<mpsc::Sender<Bytes>>,
 }
 
 impl RequestBody {
     /// Passes a body on, up to `max` bytes.
     pub(crate) fn new(incoming: Incoming, max: u64) -> Self {
-        Self { incoming: Some(incoming), bytes: 0, max }
+        Self { source: Source::Client(incoming), bytes: 0, max, mirrors: Vec::new() }
+    }
+
+    /// A body that receives what this one passes on from now on.
+    pub(crate) fn mirrored(&mut self) -> Self {
+        if matches!(self.source, Source::Empty) {
+            return Self::empty();
+        }
+        let (sender, receiver) = mpsc::channel(MIRROR_LAG_MAX);
+        self.mirrors.push(sender);
+        Self { source: Source::Copy(receiver), bytes: 0, max: self.max, mirrors: Vec::new() }
     }
 
     /// A request without a body.
     pub(crate) fn empty() -> Self {
-        Self { incoming: None, bytes: 0, max: 0 }
+        Self { source: Source::Empty, bytes: 0, max: 0, mirrors: Vec::new() }
     }
 }
 
@@ -50,23 +77,40 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
-        let frame = ready!(Pin::new(incoming).poll_frame(context)).transpose()?;
-        if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
-            self.bytes = self.bytes.saturating_add(data.len() as u64);
-            if self.bytes > self.max {
-                return Poll::Ready(Some(Err(BodyError::TooLarge(self.max))));
+        let this = &mut *self;
+        let frame = match &mut this.source {
+            Source::Empty => return Poll::Ready(None),
+            Source::Copy(copy) => {
+                return copy.poll_recv(context).map(|data| Some(Ok(Frame::data(data?))));
             }
+            Source::Client(incoming) => {
+                ready!(Pin::new(incoming).poll_frame(context)).transpose()?
+            }
+        };
+        if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
+            this.bytes = this.bytes.saturating_add(data.len() as u64);
+            if this.bytes > this.max {
+                return Poll::Ready(Some(Err(BodyError::TooLarge(this.max))));
+            }
+            this.mirrors.retain(|mirror| mirror.try_send(data.clone()).is_ok());
         }
         Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+        match &self.source {
+            Source::Empty => true,
+            Source::Client(incoming) => incoming.is_end_stream(),
+            Source::Copy(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        match &self.source {
+            Source::Empty => SizeHint::with_exact(0),
+            Source::Client(incoming) => incoming.size_hint(),
+            Source::Copy(_) => SizeHint::default(),
+        }
     }
 }
 

@@ -17,19 +17,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::Acceptor;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::body::ResponseBody;
 use super::exchange::{Client, answer_request};
+use super::stream::{Prefixed, Stream};
 use super::tls::TlsSettings;
 use crate::routes::Routes;
 
 /// Connections of one listener that are served at once; more wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 8192;
+pub(super) const CONNECTIONS_MAX: usize = 8192;
 /// Time for the TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the head of a request, and for which a connection may be idle (nginx's
 /// `keepalive_timeout` is 75 s, its `client_header_timeout` 60 s).
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener 
     socket
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
+pub(super) fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -120,17 +120,20 @@ async fn serve_connection(
     accepted: Accepted,
 ) {
     let Accepted { stream, from, place } = accepted;
-    let client = Client { address: from, secure: listener.tls.is_some() };
+    let client = Client { address: from, secure: listener.tls.is_some(), server_name: None };
     match &listener.tls {
-        None => serve_http(listener, builder, client, stream).await,
+        None => serve_http(listener, builder, client, Stream::plain(stream)).await,
         Some(settings) => {
             let handshake = async {
+                let stream = Prefixed::new(stream, Vec::new());
                 let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
                 let settings = settings.of(&start.client_hello());
                 start.into_stream(settings).await
             };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-                Ok(Ok(stream)) => serve_http(listener, builder, client, stream).await,
+                Ok(Ok(stream)) => {
+                    serve_http(listener, builder, client, Stream::Client(Box::new(stream))).await;
+                }
                 Ok(Err(error)) => tracing::debug!(%from, %error, "ingress: no TLS"),
                 Err(_) => tracing::debug!(%from, "ingress: TLS handshake took too long"),
             }
@@ -167,23 +170,23 @@ async fn answer(
     Ok(response)
 }
 
-async fn serve_http<S>(
+/// Serves HTTP over a connection until it ends or the listener stops.
+pub(super) async fn serve_http(
     listener: &Arc<Listener>,
     builder: &auto::Builder<TokioExecutor>,
     client: Client,
-    stream: S,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+    stream: Stream,
+) {
+    let address = client.address;
     let state = Arc::new(State::default());
     let service = service_fn(|request: Request<Incoming>| {
-        answer(Arc::clone(listener), client, Arc::clone(&state), request)
+        answer(Arc::clone(listener), client.clone(), Arc::clone(&state), request)
     });
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let shutdown = listener.tasks.shutdown();
     tokio::select! {
-        ended = serving.as_mut() => return log_end(client, ended),
+        ended = serving.as_mut() => return log_end(address, ended),
         () = shutdown.requested() => state.closing.store(true, Ordering::Relaxed),
     }
     // A client over HTTP/1.1 may have sent its next request already: it gets its answer, with
@@ -191,17 +194,20 @@ async fn serve_http<S>(
     if !state.is_http2.load(Ordering::Relaxed)
         && let Ok(ended) = tokio::time::timeout(LAST_REQUEST_TIME, serving.as_mut()).await
     {
-        return log_end(client, ended);
+        return log_end(address, ended);
     }
     // Requests in progress end first.
     serving.as_mut().graceful_shutdown();
     if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, serving).await {
-        log_end(client, ended);
+        log_end(address, ended);
     }
 }
 
-fn log_end(client: Client, ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+fn log_end(
+    from: std::net::SocketAddr,
+    ended: Result<(), Box<dyn std::error::Error + Send + Sync>>,
+) {
     if let Err(error) = ended {
-        tracing::debug!(from = %client.address, %error, "ingress: connection ended");
+        tracing::debug!(%from, %error, "ingress: connection ended");
     }
 }

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Kind;
+use base::{Kind, Tasks};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, LOCATION};
+use http::header::{CONTENT_TYPE, HOST, LOCATION, ORIGIN};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -17,10 +17,10 @@ use super::body::{Lease, RequestBody, ResponseBody};
 use super::connection::Listener;
 use super::headers::{self, ClientAddress};
 use super::pool::SendError;
-use super::upgrade;
+use super::{mirror, upgrade};
 use crate::backend::{ActiveRequest, Backend, Protocol};
-use crate::routes::edits::Redirect;
-use crate::routes::{Action, Forward, Rule, hosts, path};
+use crate::routes::edits::{Redirect, Rewrite};
+use crate::routes::{Action, Forward, Rule, Timeouts, hosts, path};
 
 /// Endpoints that are tried for one request.
 const ATTEMPTS_MAX: usize = 3;
@@ -36,17 +36,19 @@ const TO_HTTPS: Redirect = Redirect {
 };
 
 /// A client's connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Client {
     /// The client's address.
     pub(super) address: SocketAddr,
     /// Whether the connection has TLS.
     pub(super) secure: bool,
+    /// The server name of the TLS handshake, where listeners share a port.
+    pub(super) server_name: Option<Arc<str>>,
 }
 
 /// Why a request got no answer of an endpoint.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error("no endpoint of {0} is ready")]
     NoEndpoint(Arc<str>),
     #[error("the backend does not exist or may not be used")]
@@ -109,7 +111,7 @@ pub(super) async fn answer_request(
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let (parts, body) = request.into_parts();
-    let rule = match find(listener, &parts) {
+    let rule = match find(listener, &client, &parts) {
         Ok(rule) => rule,
         Err(response) => return Ok(*response),
     };
@@ -128,6 +130,7 @@ pub(super) async fn answer_request(
 /// The rule that forwards a request, or the proxy's own answer.
 fn find(
     listener: &Listener,
+    client: &Client,
     parts: &request::Parts,
 ) -> Result<Arc<Rule>, Box<Response<ResponseBody>>> {
     let respond = |status| Err(Box::new(answer(status)));
@@ -139,16 +142,18 @@ fn find(
     };
     let routes = listener.routes.load();
     let host = hosts::normalized(&host);
+    if client.server_name.as_ref().is_some_and(|name| routes.is_misdirected(name, &host)) {
+        return respond(StatusCode::MISDIRECTED_REQUEST);
+    }
     let Some(rule) = routes.find(&host, &path, parts) else {
         return respond(StatusCode::NOT_FOUND);
     };
+    let own = (client.secure, listener.public_port);
     match &rule.action {
         Action::Status(status) => respond(*status),
-        Action::Redirect(redirect) => {
-            Err(Box::new(redirected(redirect, &parts.uri, &host, listener)))
-        }
-        Action::Forward(forward) if forward.https_only && listener.tls.is_none() => {
-            Err(Box::new(redirected(&TO_HTTPS, &parts.uri, &host, listener)))
+        Action::Redirect(redirect) => Err(Box::new(redirected(redirect, &parts.uri, &host, own))),
+        Action::Forward(forward) if forward.https_only && !client.secure => {
+            Err(Box::new(redirected(&TO_HTTPS, &parts.uri, &host, own)))
         }
         Action::Forward(_) => Ok(Arc::clone(rule)),
     }
@@ -158,9 +163,9 @@ fn redirected(
     redirect: &Redirect,
     uri: &Uri,
     host: &str,
-    listener: &Listener,
+    listener: (bool, u16),
 ) -> Response<ResponseBody> {
-    let location = redirect.location(uri, host, (listener.tls.is_some(), listener.public_port));
+    let location = redirect.location(uri, host, listener);
     let value = location.ok().and_then(|uri| HeaderValue::from_str(&uri.to_string()).ok());
     let Some(value) = value else { return answer(StatusCode::BAD_REQUEST) };
     let mut response = answer(redirect.status);
@@ -168,11 +173,11 @@ fn redirected(
     response
 }
 
-/// The request as the endpoint gets it.
+/// The request as the endpoint gets it, in the form of HTTP/1.1.
 fn prepare(
     listener: &Listener,
-    client: Client,
-    forward: &Forward,
+    client: &Client,
+    rewrite: Option<&Rewrite>,
     parts: &mut request::Parts,
 ) -> Result<(), Failure> {
     let authority = parts.uri.authority().map(|a| HeaderValue::from_str(a.as_str()));
@@ -188,11 +193,11 @@ fn prepare(
         port: listener.public_port,
     };
     headers::set_forwarded(&mut parts.headers, host.as_ref(), address);
-    let uri = match &forward.rewrite {
+    let uri = match rewrite {
         Some(rewrite) => rewrite.target(&parts.uri).map_err(Failure::Target)?,
         None => parts.uri.clone(),
     };
-    let rewritten = forward.rewrite.as_ref().and_then(|r| r.host.clone());
+    let rewritten = rewrite.and_then(|rewrite| rewrite.host.clone());
     if let Some(host) = rewritten.or(host) {
         parts.headers.insert(HOST, host);
     }
@@ -200,8 +205,28 @@ fn prepare(
     (target.scheme, target.authority) = (None, None);
     parts.uri = Uri::from_parts(target).map_err(|e| Failure::Target(e.into()))?;
     parts.version = Version::HTTP_11;
-    forward.request_headers.apply(&mut parts.headers);
     Ok(())
+}
+
+/// The proxy's own answer to a request that is not to be forwarded.
+fn refused(
+    client: &Client,
+    forward: &Forward,
+    parts: &request::Parts,
+    body: &Incoming,
+) -> Option<Response<ResponseBody>> {
+    let client_address = client.address.ip().to_canonical();
+    if !forward.sources.is_empty() && !forward.sources.iter().any(|s| s.contains(client_address)) {
+        return Some(answer(StatusCode::FORBIDDEN));
+    }
+    if forward.body_bytes_max != 0 && body.size_hint().lower() > forward.body_bytes_max {
+        return Some(answer(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+    let headers = forward.cors.as_ref()?.preflight(parts)?;
+    let mut response = Response::new(ResponseBody::Text(None));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    *response.headers_mut() = headers;
+    Some(response)
 }
 
 async fn forwarded(
@@ -210,69 +235,104 @@ async fn forwarded(
     forward: &Forward,
     (mut parts, body): (request::Parts, Incoming),
 ) -> Result<Response<ResponseBody>, Failure> {
-    let client_address = client.address.ip().to_canonical();
-    if !forward.sources.is_empty() && !forward.sources.iter().any(|s| s.contains(client_address)) {
-        return Ok(answer(StatusCode::FORBIDDEN));
+    if let Some(response) = refused(&client, forward, &parts, &body) {
+        return Ok(response);
     }
-    let max = match forward.body_bytes_max {
-        0 => u64::MAX,
-        max => max,
-    };
-    if body.size_hint().lower() > max {
-        return Ok(answer(StatusCode::PAYLOAD_TOO_LARGE));
-    }
-    let chosen = forward.split.choose();
     // No weight at all means that no backend is to be used.
-    let chosen = chosen.ok_or(Failure::NoBackend)?;
+    let chosen = forward.split.choose().ok_or(Failure::NoBackend)?;
     let backend = chosen.backend.as_ref().ok_or(Failure::NoBackend)?;
     let upgrade = upgrade::wanted(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
-    prepare(listener, client, forward, &mut parts)?;
+    let origin = forward.cors.as_ref().and_then(|_| parts.headers.get(ORIGIN).cloned());
+    let rewrite = chosen.rewrite.as_ref().or(forward.rewrite.as_ref());
+    prepare(listener, &client, rewrite, &mut parts)?;
+    forward.request_headers.apply(&mut parts.headers);
+    let max = if forward.body_bytes_max == 0 { u64::MAX } else { forward.body_bytes_max };
+    let mut body = match body.is_end_stream() {
+        true => RequestBody::empty(),
+        false => RequestBody::new(body, max),
+    };
+    mirror::start(&listener.tasks, &forward.mirrors, &parts, &mut body);
+    chosen.request_headers.apply(&mut parts.headers);
     if backend.protocol == Protocol::Http2 {
         as_http2(&mut parts)?;
     }
-    chosen.request_headers.apply(&mut parts.headers);
     let client_side = upgrade.map(|protocol| {
         upgrade::set(&mut parts.headers, protocol);
         parts.extensions.remove::<hyper::upgrade::OnUpgrade>()
     });
     parts.extensions.clear();
-    let body = match body.is_end_stream() {
-        true => RequestBody::empty(),
-        false => RequestBody::new(body, max),
-    };
-    let request = Request::from_parts(parts, body);
-    let sending = send(listener, forward, backend, request);
+    let sending = attempt(&listener.tasks, forward, backend, Request::from_parts(parts, body));
     let mut response = match forward.timeouts.request {
         Some(limit) => tokio::time::timeout(limit, sending)
             .await
             .map_err(|_| Failure::Timeout(Arc::clone(&backend.name), limit))?,
         None => sending.await,
     }?;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let endpoint_side = hyper::upgrade::on(&mut response);
-        if let Some(connection) = response.body_mut().take_connection() {
-            listener.tasks.spawn(Kind::Request, "ingress-upstream", async move {
-                connection.run().await;
-                Ok::<(), Infallible>(())
-            });
-        }
-        if let Some(client_side) = client_side.flatten() {
-            upgrade::join(client_side, endpoint_side, &listener.tasks);
-        }
-        let protocol = response.headers().get(http::header::UPGRADE).cloned();
-        headers::remove_hop_by_hop(response.headers_mut());
-        if let Some(protocol) = protocol {
-            upgrade::set(response.headers_mut(), protocol);
-        }
-    } else {
-        headers::remove_hop_by_hop(response.headers_mut());
-    }
+    finish(listener, client_side.flatten(), &mut response);
+    chosen.response_headers.apply(response.headers_mut());
     forward.response_headers.apply(response.headers_mut());
+    if let Some(cors) = &forward.cors {
+        cors.apply(origin.as_ref(), response.headers_mut());
+    }
     Ok(response)
 }
 
+/// Removes the headers of the endpoint's connection, and joins both sides of an upgrade.
+fn finish(
+    listener: &Listener,
+    client_side: Option<hyper::upgrade::OnUpgrade>,
+    response: &mut Response<ResponseBody>,
+) {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        headers::remove_hop_by_hop(response.headers_mut());
+        return;
+    }
+    let endpoint_side = hyper::upgrade::on(&mut *response);
+    if let Some(connection) = response.body_mut().take_connection() {
+        listener.tasks.spawn(Kind::Request, "ingress-upstream", async move {
+            connection.run().await;
+            Ok::<(), Infallible>(())
+        });
+    }
+    if let Some(client_side) = client_side {
+        upgrade::join(client_side, endpoint_side, &listener.tasks);
+    }
+    let protocol = response.headers().get(http::header::UPGRADE).cloned();
+    headers::remove_hop_by_hop(response.headers_mut());
+    if let Some(protocol) = protocol {
+        upgrade::set(response.headers_mut(), protocol);
+    }
+}
+
+/// Sends a request, again as often as the rule says. A request with a body is sent once.
+async fn attempt(
+    tasks: &Tasks,
+    forward: &Forward,
+    backend: &Arc<Backend>,
+    mut request: Request<RequestBody>,
+) -> Result<Response<ResponseBody>, Failure> {
+    let mut left = forward.retry.as_ref().map_or(0, |retry| retry.attempts);
+    loop {
+        let copy = (left > 0 && request.body().is_end_stream()).then(|| copy_of(&request));
+        let sent = send(tasks, forward.timeouts, backend, request).await;
+        let (Some(copy), Some(retry)) = (copy, &forward.retry) else { return sent };
+        let is_wanted = match &sent {
+            Ok(response) => retry.codes.contains(&response.status().as_u16()),
+            Err(Failure::NoBackend | Failure::Target(_)) => false,
+            Err(_) => true,
+        };
+        if !is_wanted {
+            return sent;
+        }
+        drop(sent);
+        base::clock::sleep(retry.backoff).await;
+        left -= 1;
+        request = copy;
+    }
+}
+
 /// HTTP/2 has the host in the target.
-fn as_http2(parts: &mut request::Parts) -> Result<(), Failure> {
+pub(super) fn as_http2(parts: &mut request::Parts) -> Result<(), Failure> {
     let host = parts.headers.remove(HOST);
     let host = host.as_ref().and_then(|value| value.to_str().ok()).unwrap_or("localhost");
     let mut target = std::mem::take(&mut parts.uri).into_parts();
@@ -310,9 +370,9 @@ fn with_lease(
 /// Sends a request to one endpoint after another until one accepts it. Once bytes were written,
 /// only an idempotent request without a body is repeated, and only over a connection that was
 /// reused: the endpoint may have closed it in the same moment.
-async fn send(
-    listener: &Listener,
-    forward: &Forward,
+pub(super) async fn send(
+    tasks: &Tasks,
+    timeouts: Timeouts,
     backend: &Arc<Backend>,
     mut request: Request<RequestBody>,
 ) -> Result<Response<ResponseBody>, Failure> {
@@ -320,8 +380,7 @@ async fn send(
     let mut last = None;
     for _ in 0..ATTEMPTS_MAX {
         let Some(endpoint) = backend.choose(&tried) else { break };
-        let connecting =
-            endpoint.pool.connect(endpoint.address, forward.timeouts.connect, &listener.tasks);
+        let connecting = endpoint.pool.connect(endpoint.address, timeouts.connect, tasks);
         let connection = match connecting.await {
             Ok(connection) => connection,
             Err(error) => {
@@ -334,7 +393,7 @@ async fn send(
         let copy = (connection.is_reused() && is_repeatable(&request)).then(|| copy_of(&request));
         let active = endpoint.begin();
         let sending = connection.send(request);
-        let sent = match forward.timeouts.backend {
+        let sent = match timeouts.backend {
             Some(limit) => tokio::time::timeout(limit, sending)
                 .await
                 .map_err(|_| Failure::Timeout(Arc::clone(&backend.name), limit))?,

@@ -15,7 +15,10 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
+use super::stream::Stream;
+use super::upstream::UpstreamTls;
 use crate::backend::Protocol;
 use crate::proxy::body::RequestBody;
 
@@ -61,7 +64,10 @@ impl Http1 {
 
     /// Drives the connection to its end, for a response that changes the protocol.
     pub(crate) async fn run(self) {
-        drop(self.io.await);
+        // The response may have come with the end of the connection's own part.
+        if !self.ended {
+            drop(self.io.await);
+        }
     }
 
     async fn send(
@@ -90,6 +96,8 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Pool {
     protocol: Protocol,
+    /// How connections are encrypted.
+    tls: Option<Arc<UpstreamTls>>,
     state: Arc<Mutex<State>>,
     /// Owner of the task that watches idle connections; set by the first connection.
     tasks: OnceLock<Tasks>,
@@ -140,11 +148,14 @@ pub(crate) enum ConnectError {
     /// HTTP could not begin.
     #[error("{0}")]
     Http(#[from] hyper::Error),
+    /// The backend has UDP ports.
+    #[error("a UDP port has no connections")]
+    Datagrams,
 }
 
 impl Pool {
-    pub(crate) fn new(protocol: Protocol) -> Self {
-        Self { protocol, state: Arc::default(), tasks: OnceLock::new() }
+    pub(crate) fn new(protocol: Protocol, tls: Option<Arc<UpstreamTls>>) -> Self {
+        Self { protocol, tls, state: Arc::default(), tasks: OnceLock::new() }
     }
 
     /// Closes idle connections; those in use are closed after their request.
@@ -165,16 +176,17 @@ impl Pool {
         if let Some(found) = self.take_idle() {
             return Ok(found);
         }
-        match tokio::time::timeout(timeout, self.open(address, tasks)).await {
+        match tokio::time::timeout(timeout, self.start(address, tasks)).await {
             Ok(done) => done,
             Err(_) => Err(ConnectError::Timeout(timeout)),
         }
     }
 
-    async fn open(&self, address: SocketAddr, tasks: &Tasks) -> Result<Connection, ConnectError> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let io = TokioIo::new(stream);
+    async fn start(&self, address: SocketAddr, tasks: &Tasks) -> Result<Connection, ConnectError> {
+        if self.protocol == Protocol::Udp {
+            return Err(ConnectError::Datagrams);
+        }
+        let io = TokioIo::new(self.open(address).await?);
         if self.protocol == Protocol::Http1 {
             self.tasks.get_or_init(|| tasks.clone());
             let (sender, connection) = http1::handshake::<_, RequestBody>(io).await?;
@@ -197,6 +209,16 @@ impl Pool {
             state.shared = Some(sender.clone());
         }
         Ok(Connection::Http2(sender))
+    }
+
+    /// A new connection without a protocol.
+    pub(crate) async fn open(&self, address: SocketAddr) -> std::io::Result<Stream> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Stream::plain(stream)) };
+        let connector = TlsConnector::from(Arc::clone(&tls.config));
+        let stream = connector.connect(tls.name.clone(), stream).await?;
+        Ok(Stream::Endpoint(Box::new(stream)))
     }
 
     fn take_idle(&self) -> Option<Connection> {

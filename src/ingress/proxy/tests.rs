@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::backend::{Backend, Protocol, Split, WeightedBackend};
-use crate::routes::edits::HeaderEdits;
 use crate::routes::hosts::WildcardLabels;
 use crate::routes::path::PathMatch;
 use crate::routes::{Action, Conditions, Forward, Routes, Rule};
@@ -90,11 +89,8 @@ impl Echo {
 fn rule(endpoints: &[SocketAddr], change: impl FnOnce(&mut Forward)) -> Arc<Rule> {
     let backend = Arc::new(Backend::new("n/echo:80", Protocol::Http1));
     backend.set_endpoints(endpoints);
-    let weighted = WeightedBackend {
-        weight: 1,
-        backend: Some(backend),
-        request_headers: HeaderEdits::default(),
-    };
+    let weighted =
+        WeightedBackend { weight: 1, backend: Some(backend), ..WeightedBackend::default() };
     let mut forward = Forward { split: Split::new(vec![weighted]), ..Forward::default() };
     change(&mut forward);
     Arc::new(Rule {

@@ -41,25 +41,22 @@ impl<T> HostMap<T> {
 
     /// The value for the host of a request, in lower case and without a port.
     pub fn get(&self, host: &str) -> Option<&T> {
-        if let Some(found) = self.exact.get(host) {
-            return Some(found);
-        }
-        if !self.wildcards.is_empty() {
-            let mut rest = host;
-            while let Some((label, suffix)) = rest.split_once('.') {
-                if label.is_empty() {
-                    break;
-                }
-                if let Some(found) = self.wildcards.get(suffix) {
-                    return Some(found);
-                }
-                if self.labels == WildcardLabels::One {
-                    break;
-                }
-                rest = suffix;
-            }
-        }
-        self.every.as_ref()
+        self.matching(host).next()
+    }
+
+    /// All values for the host of a request, the most specific first.
+    pub fn matching<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a T> {
+        let names = match self.labels {
+            WildcardLabels::One => 1,
+            WildcardLabels::Many if self.wildcards.is_empty() => 0,
+            WildcardLabels::Many => usize::MAX,
+        };
+        let suffixes = std::iter::successors(Some(host), |rest| {
+            rest.split_once('.').filter(|(label, _)| !label.is_empty()).map(|(_, suffix)| suffix)
+        });
+        let wildcards = suffixes.skip(1).take(names);
+        let wildcards = wildcards.filter_map(|suffix| self.wildcards.get(suffix));
+        self.exact.get(host).into_iter().chain(wildcards).chain(&self.every)
     }
 
     /// All values.
@@ -126,6 +123,17 @@ mod tests {
         ] {
             assert_eq!(hosts.get(host).copied(), Some(expected), "{host}");
         }
+    }
+
+    #[test]
+    fn less_specific_values_follow() {
+        let names = ["", "*.com", "*.example.com", "a.example.com"];
+        let all = map(WildcardLabels::Many, &names);
+        let found: Vec<_> = all.matching("a.example.com").copied().collect();
+        assert_eq!(found, ["a.example.com", "*.example.com", "*.com", ""]);
+        let one = map(WildcardLabels::One, &names);
+        let found: Vec<_> = one.matching("b.example.com").copied().collect();
+        assert_eq!(found, ["*.example.com", ""]);
     }
 
     #[test]

@@ -1,0 +1,146 @@
+//! Byte streams of clients and endpoints, as one type so that HTTP is compiled once.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{client, server};
+
+/// A TCP connection of which some bytes were read before: they are read again first.
+#[derive(Debug)]
+pub(crate) struct Prefixed {
+    prefix: Vec<u8>,
+    at: usize,
+    stream: TcpStream,
+}
+
+impl Prefixed {
+    pub(crate) fn new(stream: TcpStream, prefix: Vec<u8>) -> Self {
+        Self { prefix, at: 0, stream }
+    }
+}
+
+impl AsyncRead for Prefixed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(rest) = this.prefix.get(this.at..).filter(|rest| !rest.is_empty()) {
+            let (now, _) = rest.split_at(rest.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            this.at += now.len();
+            if this.at == this.prefix.len() {
+                (this.prefix, this.at) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Prefixed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    /// TCP.
+    Plain(Prefixed),
+    /// TLS of a client.
+    Client(Box<server::TlsStream<Prefixed>>),
+    /// TLS to an endpoint.
+    Endpoint(Box<client::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// A TCP connection of which nothing was read.
+    pub(crate) fn plain(stream: TcpStream) -> Self {
+        Self::Plain(Prefixed::new(stream, Vec::new()))
+    }
+}
+
+/// Calls a function of whichever stream it is.
+macro_rules! each {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match &mut *$self {
+            Stream::Plain($stream) => $call,
+            Stream::Client($stream) => $call,
+            Stream::Endpoint($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(context, bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Client(stream) => stream.is_write_vectored(),
+            Self::Endpoint(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(context))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
