@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::document;
 use crate::error::ManifestError;
 use crate::folder::{self, Listing};
+use crate::gateway_definitions;
 use crate::packaged;
 use crate::state::{self, States};
 use crate::watcher::FolderWatcher;
@@ -126,8 +127,14 @@ impl Controller {
     /// Applies them; returns whether Addons are served.
     async fn apply_definitions(&self) -> Result<bool, ManifestError> {
         let mut discovery = Discovery::new(&self.client);
+        let mut all = Vec::new();
         for text in packaged::DEFINITIONS {
-            let objects = document::parse(text.as_bytes())?;
+            all.push(document::parse(text.as_bytes())?);
+        }
+        if !self.config.disabled.contains(gateway_definitions::COMPONENT) {
+            all.push(gateway_definitions::missing(&self.client).await?);
+        }
+        for objects in all {
             let manifest = applier::resolve(objects, &mut discovery).await?;
             let outcome = applier::apply(&self.client, None, manifest.objects).await;
             if let Some(error) = outcome.error() {

@@ -82,6 +82,8 @@ pub(crate) enum ManifestError {
     NamespaceInUse(String),
     #[error("{0}")]
     Request(#[from] client::Error),
+    #[error("a packaged definition cannot be decompressed: {0}")]
+    Packed(std::io::Error),
 }
 
 impl ManifestError {

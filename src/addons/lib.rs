@@ -16,6 +16,7 @@ mod file;
 mod folder;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod gateway_definitions;
 mod limits;
 mod migration;
 mod object_set;

@@ -237,9 +237,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PRESET", value_enum, help_heading = "API server")]
     pub audit: Option<AuditPreset>,
 
-    /// Components to disable: coredns, ingress (or traefik, its name in k3s), local-storage,
-    /// metrics-server, runtimes, servicelb. gateway-api-crd has no effect: kube-lite does not
-    /// contain it
+    /// Components to disable: coredns, gateway-api-crd, ingress (or traefik, its name in k3s; with
+    /// it the Gateways), local-storage, metrics-server, runtimes, servicelb
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed

@@ -30,8 +30,9 @@ use component_args::ComponentSettings;
 use network::{AddressRanges, node_ports};
 
 /// Components that `--disable` keeps from running.
-const DISABLEABLE: [&str; 7] = [
+const DISABLEABLE: [&str; 8] = [
     "coredns",
+    "gateway-api-crd",
     INGRESS,
     "local-storage",
     "metrics-server",
@@ -45,9 +46,6 @@ const INGRESS: &str = "ingress";
 
 /// The name by which k3s's users disable the ingress.
 const INGRESS_OF_K3S: &str = "traefik";
-
-/// Components of k3s that kube-lite does not contain: to disable them changes nothing.
-const ABSENT: [&str; 1] = ["gateway-api-crd"];
 
 /// Port of the store's metrics.
 const ETCD_METRICS_PORT: u16 = 2381;
@@ -205,23 +203,16 @@ fn disabled_components(disable: &[String]) -> BTreeSet<String> {
     names
 }
 
-/// The values of `--disable` without effect, each with the reason.
-fn ignored_components(disable: &[String]) -> Result<Vec<String>, CommandError> {
-    let names = disable.iter().map(String::as_str).filter(|name| !DISABLEABLE.contains(name));
-    let explain = |name: &str| match ABSENT.contains(&name) {
-        true => {
-            Ok(format!("--disable={name}: {name} is not part of kube-lite, nothing to disable"))
+/// Refuses unknown values of `--disable`.
+fn check_components(disable: &[String]) -> Result<(), CommandError> {
+    match disable.iter().find(|name| !DISABLEABLE.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let known = DISABLEABLE.join(", ");
+            let why = format!("unknown component; known components: {known}");
+            Err(invalid_flag("disable", name, why))
         }
-        false => {
-            let known = [&DISABLEABLE[..], &ABSENT[..]].concat().join(", ");
-            Err(invalid_flag(
-                "disable",
-                name,
-                format!("unknown component; known components: {known}"),
-            ))
-        }
-    };
-    names.map(explain).collect()
+    }
 }
 
 /// The secret of `--<flag>` or `--<flag>-file`, checked for its strength.
@@ -404,7 +395,7 @@ impl Config {
         let audit = audit_plan(&apiserver.audit, args.audit, &machine)?;
         let authentication = apiserver.authentication_plan(&args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = ranges.cluster_dns(&args.cluster_dns)?;
-        machine.without_effect.extend(ignored_components(&args.disable)?);
+        check_components(&args.disable)?;
         machine.without_effect.append(&mut components.without_effect);
         machine.without_effect.append(&mut apiserver.settings.without_effect);
         let mode = kubeconfig_mode(&args.write_kubeconfig_mode)?;

@@ -58,17 +58,14 @@ fn a_node_with_ipv6_listens_in_both_families() {
 }
 
 #[test]
-fn disabling_a_component_that_kube_lite_does_not_contain_has_no_effect() {
+fn disabled_components_do_not_run() {
     let config =
         config(&["--disable=gateway-api-crd,local-storage", "--disable=servicelb"]).unwrap();
     assert!(
         config.disabled_controllers == ["service-lb-controller", "local-path-provisioner"]
             && config.cluster.no_service_lb
             && !config.cluster.cluster_dns.is_empty()
-    );
-    assert_eq!(
-        config.machine.without_effect,
-        ["--disable=gateway-api-crd: gateway-api-crd is not part of kube-lite, nothing to disable"]
+            && config.disabled.contains("gateway-api-crd")
     );
 }
 
@@ -180,7 +177,7 @@ fn errors_of_profile_node_and_component_flags_name_the_flag() {
         ),
         (
             &["--disable=traefic"],
-            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, ingress, local-storage, metrics-server, runtimes, servicelb, traefik, gateway-api-crd",
+            "error[KL0104]: --disable=traefic: unknown component; known components: coredns, gateway-api-crd, ingress, local-storage, metrics-server, runtimes, servicelb, traefik",
         ),
         (
             &["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
