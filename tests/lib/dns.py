@@ -5,9 +5,11 @@ dns.py ask SERVER NAME TYPE [tcp]
     prints the code, and for each record of the answer `ttl TYPE data`, sorted, separated by ` | `
 dns.py serve ADDRESS LOG [NAME=IPV4[/TTL] ...]
     answers for example.test and these names on port 53, and writes each question as a line of LOG
+dns.py tls ADDRESS LOG CERTIFICATE_AND_KEY [NAME=IPV4[/TTL] ...]
+    the same over TLS on port 853
 """
 
-import random, socket, struct, sys, threading
+import random, socket, ssl, struct, sys, threading
 
 TYPES = {"A": 1, "NS": 2, "CNAME": 5, "SOA": 6, "PTR": 12, "TXT": 16, "AAAA": 28, "SRV": 33}
 NAMES = {number: name for name, number in TYPES.items()}
@@ -143,27 +145,34 @@ def respond(message, tcp, log, more):
     return out
 
 
-def serve(address, path, names):
+def serve(address, path, names, pem=None):
     more = {}
     for name in names:
         name, value = name.split("=")
         ipv4, _, ttl = value.partition("/")
         more[name] = (socket.inet_aton(ipv4), int(ttl or 300))
     log = open(path, "a", encoding="utf-8")
-    udp = socket.socket(family(address), socket.SOCK_DGRAM)
-    udp.bind((address, 53))
-    tcp = socket.create_server((address, 53), family=family(address))
+    tcp = socket.create_server((address, 853 if pem else 53), family=family(address))
+    if pem:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
 
     def connections():
         while True:
             stream, _ = tcp.accept()
             with stream:
                 try:
+                    if pem:
+                        stream = context.wrap_socket(stream, server_side=True)
                     over_tcp(stream, respond(from_tcp(stream), True, log, more))
                 except (EOFError, OSError):
                     pass
 
+    if pem:
+        connections()
     threading.Thread(target=connections, daemon=True).start()
+    udp = socket.socket(family(address), socket.SOCK_DGRAM)
+    udp.bind((address, 53))
     while True:
         message, peer = udp.recvfrom(4096)
         udp.sendto(respond(message, False, log, more), peer)
@@ -171,5 +180,7 @@ def serve(address, path, names):
 
 if sys.argv[1] == "ask":
     ask(sys.argv[2], sys.argv[3], sys.argv[4].upper(), "tcp" in sys.argv[5:])
+elif sys.argv[1] == "tls":
+    serve(sys.argv[2], sys.argv[3], sys.argv[5:], sys.argv[4])
 else:
     serve(sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -83,6 +83,11 @@ impl Forward {
             }
         }
         if let Some(tls_name) = tls_name {
+            let is_named = |to: &&String| to.starts_with("tls://") && to.contains('%');
+            if let Some(named) = servers.iter().find(is_named) {
+                let message = format!("{named} has a name, and tls_servername has another");
+                return Err(reader.error(line, message));
+            }
             out.set_tls_name(&tls_name);
         }
         for to in &out.to {

@@ -125,6 +125,11 @@ fn invalid_configurations_are_refused_with_key_and_line() {
         ("a.override", "forward . 1.1.1.1 {\n tls a b\n}", "line 2: forward: tls: certificates"),
         ("a.override", "forward . 1.1.1.1 {\n doh_method GET\n}", "line 2: forward: doh_method is"),
         ("a.override", "forward . tls://1.1.1.1%a..b", "line 1: forward: tls_servername is no"),
+        (
+            "a.override",
+            "forward . tls://1.1.1.1%a {\n tls_servername b\n}",
+            "line 1: forward: tls://1.1.1.1%a has a name, and tls_servername has another",
+        ),
         ("a.override", "cache\ncache", "line 2: cache: this plugin can only be used once"),
         (
             "a.override",
