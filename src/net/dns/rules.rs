@@ -213,7 +213,7 @@ fn check_log(reader: Reader<'_>, directive: &Directive) -> Result<(), CorefileEr
         let message = format!("the format {format} is not supported");
         return Err(reader.error(directive.line, message));
     }
-    if directive.args.iter().any(|name| normal(name) != "") {
+    if directive.args.iter().any(|name| !normal(name).is_empty()) {
         return Err(
             reader.error(directive.line, "only the zones of the server block are supported")
         );

@@ -131,7 +131,11 @@ mod tests {
             reconcile(&mut plan, distribution);
             let is_write = have_slice != want_slice;
             let got = if is_write { &plan.update } else { &plan.unchanged };
-            assert_eq!(*got, [want_slice.clone()], "{distribution:?} {have}");
+            assert_eq!(
+                got.as_slice(),
+                std::slice::from_ref(&want_slice),
+                "{distribution:?} {have}"
+            );
             assert_eq!(plan.update.len() + plan.unchanged.len(), 1);
             let mut plan = Plan { create: vec![have_slice], ..Plan::default() };
             reconcile(&mut plan, distribution);

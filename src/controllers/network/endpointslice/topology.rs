@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::k8s::api::core::v1::{Node, Service};
-use api::k8s::api::discovery::v1::{Endpoint, EndpointHints, EndpointSlice, ForZone};
+use api::k8s::api::discovery::v1::{EndpointHints, EndpointSlice, ForZone};
 use api::quantity::Quantity;
 
 use api::Object;
@@ -299,6 +299,7 @@ pub(super) fn reconcile(plan: &mut Plan, shares: Option<&Shares>) -> Vec<Outcome
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::k8s::api::discovery::v1::Endpoint;
     use serde_json::json;
 
     fn node(zone: &str, cpu: &str, ready: &str, labels: &[&str]) -> Node {

@@ -1,6 +1,7 @@
 //! Upstream servers on this machine: order, failures, codes.
 
 use super::*;
+use base::{Kind, Shutdown, Tasks};
 use hickory_proto::op::Query;
 use hickory_proto::rr::{Name, RecordType};
 use std::net::IpAddr;
@@ -15,16 +16,17 @@ fn question() -> Message {
 }
 
 /// A server that answers with a code.
-async fn server(code: ResponseCode) -> Arc<Upstream> {
+async fn server(tasks: &Tasks, code: ResponseCode) -> Arc<Upstream> {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
+    tasks.spawn(Kind::Request, "server", async move {
         let mut buffer = vec![0; 1500];
         while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
             let request = Message::from_vec(&buffer[..length]).unwrap();
             let bytes = response(&request, code).to_vec().unwrap();
             socket.send_to(&bytes, from).await.unwrap();
         }
+        Ok::<(), std::convert::Infallible>(())
     });
     Arc::new(Upstream::new(address, None))
 }
@@ -51,7 +53,8 @@ async fn code(forwards: &[Forward]) -> Option<ResponseCode> {
 
 #[tokio::test]
 async fn a_server_that_fails_is_left_out_until_it_is_asked_again() {
-    let (gone, good) = (nowhere().await, server(ResponseCode::NoError).await);
+    let tasks = Tasks::new(Shutdown::new());
+    let (gone, good) = (nowhere().await, server(&tasks, ResponseCode::NoError).await);
     let forward = [to(&[&gone, &good])];
     for fails in 1..=2 {
         assert_eq!(code(&forward).await, Some(ResponseCode::NoError));
@@ -72,8 +75,10 @@ async fn a_server_that_fails_is_left_out_until_it_is_asked_again() {
 
 #[tokio::test]
 async fn codes_lead_to_other_servers_only_where_the_configuration_says_so() {
-    let failing = server(ResponseCode::ServFail).await;
-    let (none, good) = (server(ResponseCode::NXDomain).await, server(ResponseCode::NoError).await);
+    let tasks = Tasks::new(Shutdown::new());
+    let failing = server(&tasks, ResponseCode::ServFail).await;
+    let (none, good) =
+        (server(&tasks, ResponseCode::NXDomain).await, server(&tasks, ResponseCode::NoError).await);
     let plain = to(&[&failing, &good]);
     assert_eq!(code(&[plain]).await, Some(ResponseCode::ServFail));
     let failover = vec![ResponseCode::ServFail];
