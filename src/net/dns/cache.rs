@@ -75,7 +75,7 @@ pub(crate) struct Cache(Mutex<Inner>);
 
 /// What is known about a question.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CacheLookup {
     Nothing,
     Fresh(Message),
     /// An answer after its time.
@@ -141,7 +141,12 @@ fn size(key: &Key, bytes: &[u8]) -> usize {
 
 impl Cache {
     /// The answer that is kept for a question.
-    pub(crate) fn find(&self, key: &Key, request: &Message, settings: &CacheSettings) -> Found {
+    pub(crate) fn find(
+        &self,
+        key: &Key,
+        request: &Message,
+        settings: &CacheSettings,
+    ) -> CacheLookup {
         let now = base::clock::now();
         metrics::CACHE_REQUESTS.inc(&metrics::CACHE_LABELS);
         let inner = self.0.lock();
@@ -150,17 +155,17 @@ impl Cache {
         let found = kept.and_then(|kept| Some((Message::from_vec(&kept.bytes).ok()?, kept)));
         let Some((message, kept)) = found else {
             metrics::CACHE_MISSES.inc(&metrics::CACHE_LABELS);
-            return Found::Nothing;
+            return CacheLookup::Nothing;
         };
         metrics::cache_hit(kept.is_denial);
         if now >= kept.until {
             let ttl = settings.stale.as_ref().map_or(0, |stale| stale.ttl);
-            return Found::Stale(revived(request, &message, |_| ttl));
+            return CacheLookup::Stale(revived(request, &message, |_| ttl));
         }
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let age = seconds(now - kept.from);
         let left = seconds(kept.until - now);
-        Found::Fresh(revived(request, &message, |ttl| match settings {
+        CacheLookup::Fresh(revived(request, &message, |ttl| match settings {
             CacheSettings { keeps_ttl: true, .. } => ttl,
             CacheSettings { is_explicit: true, .. } => left,
             _ => ttl.saturating_sub(age),

@@ -17,17 +17,17 @@ use crate::dns::plugins::hosts::Hosts;
 /// TTL of the names (k3s's value).
 const TTL: u32 = 60;
 
-type Entry = (String, Vec<IpAddr>);
+type HostEntry = (String, Vec<IpAddr>);
 
 /// The names of all nodes that are watched.
 #[derive(Debug, Default)]
 pub(crate) struct NodeHosts {
-    known: Mutex<BTreeMap<String, Entry>>,
+    known: Mutex<BTreeMap<String, HostEntry>>,
     table: ArcSwap<Hosts>,
 }
 
 /// The host name and the internal addresses of a node.
-fn entry(name: &str, node: &Node) -> Entry {
+fn entry(name: &str, node: &Node) -> HostEntry {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
     let of = |kind: &str| {
         let fitting = addresses.into_iter().flatten().filter(move |a| a.type_ == kind);
@@ -53,7 +53,7 @@ impl NodeHosts {
         hosts
     }
 
-    fn set(&self, node: &str, found: Option<Entry>) {
+    fn set(&self, node: &str, found: Option<HostEntry>) {
         let mut known = self.known.lock();
         let same = known.get(node) == found.as_ref();
         if same {

@@ -7,7 +7,7 @@ use base::{Kind, Tasks};
 use hickory_proto::op::{Message, ResponseCode};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::dns::cache::{Cache, Found, Key};
+use crate::dns::cache::{Cache, CacheLookup, Key};
 use crate::dns::forward::{self, NodeServers, Tls};
 use crate::dns::message::{plain, response};
 use crate::dns::metrics;
@@ -52,9 +52,9 @@ impl Resolver {
             return found.map_or_else(failed, |found| (found, "forward"));
         };
         let old = match self.cache.find(&key, request, settings) {
-            Found::Fresh(answer) => return (answer, "cache"),
-            Found::Stale(answer) => answer,
-            Found::Nothing => {
+            CacheLookup::Fresh(answer) => return (answer, "cache"),
+            CacheLookup::Stale(answer) => answer,
+            CacheLookup::Nothing => {
                 let found = self.renew(block, key, request, tcp).await;
                 return found.map_or_else(failed, |found| (found, "forward"));
             }

@@ -52,7 +52,7 @@ struct Server {
 }
 
 /// A question and what is needed to count and log its answer.
-struct Asked {
+struct OpenQuery {
     client: IpAddr,
     question: Question,
     /// The name with its final dot, for servers that log.
@@ -75,10 +75,10 @@ struct Later {
 enum Step {
     /// No answer.
     Ignore,
-    /// An answer that nobody counts: to bytes that are no question.
+    /// An answer that is not counted: to bytes that are no question.
     Refuse(Box<Message>),
-    Reply(Box<Answered>, Asked),
-    Later(Box<Later>, Asked),
+    Reply(Box<Answered>, OpenQuery),
+    Later(Box<Later>, OpenQuery),
 }
 
 /// Answers at these addresses until shutdown. An address or port that cannot be bound is tried
@@ -176,7 +176,7 @@ impl Server {
         let index = rules.select(&name);
         let Some(block) = rules.blocks.get(index) else { return Step::Ignore };
         let zone = crate::dns::plugins::zone_of(&name, &block.zones).unwrap_or_default();
-        let asked = Asked {
+        let asked = OpenQuery {
             client,
             question: Question {
                 zone: format!("{zone}."),
@@ -269,7 +269,7 @@ impl Server {
     }
 
     /// The bytes of an answer, which is counted, and logged where the server block says so.
-    fn finished(asked: &Asked, (reply, plugin): &Answered) -> Option<Vec<u8>> {
+    fn finished(asked: &OpenQuery, (reply, plugin): &Answered) -> Option<Vec<u8>> {
         let bytes = encode(reply, asked.limit)?;
         let time = asked.start.elapsed();
         metrics::record(&asked.question, reply, plugin, bytes.len(), time);

@@ -72,9 +72,9 @@ fn answers_are_kept_as_long_as_their_records_and_the_bounds_say() {
 fn ttl(cache: &Cache, name: &str, settings: &CacheSettings) -> String {
     let request = question(name);
     match cache.find(&Key::of(0, &request).unwrap(), &request, settings) {
-        Found::Nothing => "nothing".into(),
-        Found::Fresh(m) => format!("fresh {}", m.answers[0].ttl),
-        Found::Stale(m) => format!("stale {}", m.answers[0].ttl),
+        CacheLookup::Nothing => "nothing".into(),
+        CacheLookup::Fresh(m) => format!("fresh {}", m.answers[0].ttl),
+        CacheLookup::Stale(m) => format!("stale {}", m.answers[0].ttl),
     }
 }
 

@@ -13,7 +13,7 @@ use super::Upstream;
 const SERVERS_MAX: usize = 3;
 
 #[derive(Debug, Default)]
-struct Known {
+struct ServerList {
     list: Vec<Arc<Upstream>>,
     read: Option<SystemTime>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct NodeServers {
     resolv_conf: PathBuf,
     /// Addresses of cluster DNS itself.
     own: Vec<IpAddr>,
-    known: Mutex<Known>,
+    known: Mutex<ServerList>,
 }
 
 fn parse(text: &str, own: &[IpAddr]) -> Vec<SocketAddr> {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn compile(data: &[(&str, &str)]) -> Result<Rules, String> {
+fn compile(data: &[(&str, &str)]) -> Result<Rules, CorefileError> {
     let data = data.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-    Rules::compile(&data).map_err(|error| error.to_string())
+    Rules::compile(&data)
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn every_plugin_without_effect_is_reported_and_every_other_refused_by_name() {
         "nomad",
         "import",
     ] {
-        let error = compile(&[("a.override", &format!("log\n{name} x"))]).unwrap_err();
+        let error = compile(&[("a.override", &format!("log\n{name} x"))]).unwrap_err().to_string();
         let want = format!("a.override, line 2: the plugin {name} is not supported; supported are");
         assert!(error.starts_with(&want), "{error}");
     }
@@ -141,7 +141,7 @@ fn invalid_configurations_are_refused_with_key_and_line() {
         ("a.override", "loadbalance weighted f", "line 1: loadbalance: the only supported policy"),
         ("a.override", "prometheus :9999", "line 1: prometheus: metrics are served on port 9153"),
     ] {
-        let error = compile(&[(key, text)]).unwrap_err();
+        let error = compile(&[(key, text)]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{key}, {want}")), "{error}, not {want}");
     }
 }
