@@ -287,7 +287,9 @@ fn dns_service(all: &[IpAddr]) -> Value {
     let families: Vec<&str> =
         addresses.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
     let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
-    let port = |name: &str, protocol: &str, number: u16| json!({"name": name, "protocol": protocol, "port": number, "targetPort": number});
+    let port = |name: &str, protocol: &str, number: u16| {
+        json!({"name": name, "protocol": protocol, "port": number, "targetPort": number})
+    };
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"},

@@ -1,5 +1,5 @@
-//! Cluster DNS: the Kubernetes DNS specification for this cluster, forwarding for the rest, and what
-//! the ConfigMap `coredns-custom` changes.
+//! Cluster DNS: the Kubernetes DNS specification for this cluster, forwarding for the rest, and
+//! what the ConfigMap `coredns-custom` changes.
 
 mod cache;
 mod corefile;

@@ -1,5 +1,5 @@
-//! Names of nodes, as k3s's file `NodeHosts` has them for CoreDNS: each node's host name leads to its
-//! internal addresses, and back.
+//! Names of nodes, as k3s's file `NodeHosts` has them for CoreDNS: each node's host name leads to
+//! its internal addresses, and back.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
