@@ -287,7 +287,7 @@ fn dns_service(all: &[IpAddr]) -> Value {
     let families: Vec<&str> =
         addresses.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
     let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
-    let port = |name: &str, protocol: &str, number: u16| {
+    let port = |name: &str, protocol: &str, number: u16| -> Value {
         json!({"name": name, "protocol": protocol, "port": number, "targetPort": number})
     };
     json!({
