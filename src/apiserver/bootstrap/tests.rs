@@ -56,7 +56,7 @@ async fn a_second_start_writes_nothing() {
     // 4 namespaces; cluster roles and their bindings, roles and their bindings: 73 + 54 + 7 + 7 of
     // upstream, the others are in `rbac.txt` and the role of the resource metrics; 8 + 11 flow
     // control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
-    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 79 + 62 + 9 + 9 + 8 + 11 + 2 + 5);
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 79 + 62 + 10 + 10 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
     let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
     assert_eq!(ensure(&memory, &with_dns).await.unwrap(), 1);
@@ -64,6 +64,16 @@ async fn a_second_start_writes_nothing() {
         memory.objects.lock()["services/kube-system/kube-dns"]["spec"]["clusterIPs"],
         json!(["10.43.0.10"])
     );
+    // A Service of an earlier version gets the port of the metrics.
+    let ports = |memory: &Memory| {
+        memory.objects.lock()["services/kube-system/kube-dns"]["spec"]["ports"].clone()
+    };
+    let all = ports(&memory);
+    assert_eq!(all[2]["port"], 9153);
+    memory.objects.lock().get_mut("services/kube-system/kube-dns").unwrap()["spec"]["ports"] =
+        json!([all[0], all[1]]);
+    assert_eq!(ensure(&memory, &with_dns).await.unwrap(), 1);
+    assert_eq!(ports(&memory), all);
     let slice = &memory.objects.lock()["endpointslices/default/kubernetes"].clone();
     assert_eq!(
         slice["endpoints"],
