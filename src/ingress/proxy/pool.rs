@@ -27,6 +27,9 @@ const IDLE_MAX: usize = 64;
 /// How long a connection may be idle. Shorter than the idle time of common servers (Go has none,
 /// nginx 75 s, node 5 s; a closed one is detected and replaced).
 const IDLE_TIME: Duration = Duration::from_secs(55);
+/// Bytes of a response that are read at once, and of its head. More are slower: they leave the
+/// processor's cache before they are written.
+const READ_BYTES_MAX: usize = 128 * 1024;
 /// Idle connections that were used since are watched again after this time.
 const WATCH_PAUSE: Duration = Duration::from_secs(5);
 
@@ -189,7 +192,9 @@ impl Pool {
         let io = TokioIo::new(self.open(address).await?);
         if self.protocol == Protocol::Http1 {
             self.tasks.get_or_init(|| tasks.clone());
-            let (sender, connection) = http1::handshake::<_, RequestBody>(io).await?;
+            let mut builder = http1::Builder::new();
+            builder.max_buf_size(READ_BYTES_MAX);
+            let (sender, connection) = builder.handshake::<_, RequestBody>(io).await?;
             let io = Box::pin(connection.with_upgrades());
             return Ok(Connection::Http1(Http1 { sender, io, ended: false, reused: false }));
         }
