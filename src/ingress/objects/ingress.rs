@@ -1,6 +1,6 @@
 //! `networking.k8s.io/v1` Ingress.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Secret, Service};
@@ -127,6 +127,7 @@ pub fn compile(
         references,
         registry,
         seen: BTreeSet::new(),
+        certificates: BTreeMap::new(),
         out: Compiled {
             routes: Routes::new(WildcardLabels::One),
             certificates: Vec::new(),
@@ -147,6 +148,8 @@ struct Compiler<'a, R> {
     registry: &'a mut BackendRegistry,
     /// Hosts and paths that an older Ingress has.
     seen: BTreeSet<(String, String)>,
+    /// Certificates by namespace and name of their Secret, which many Ingresses may share.
+    certificates: BTreeMap<(String, String), Arc<CertifiedKey>>,
     out: Compiled,
 }
 
@@ -308,10 +311,14 @@ impl<R: References> Compiler<'_, R> {
     }
 
     fn certificate(
-        &self,
+        &mut self,
         namespace: &str,
         name: &str,
     ) -> Result<Arc<CertifiedKey>, ReferenceError> {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(known) = self.certificates.get(&key) {
+            return Ok(Arc::clone(known));
+        }
         let full = || format!("{namespace}/{name}");
         let secret = self.references.secret(namespace, name);
         let secret = secret.ok_or_else(|| ReferenceError::NoSecret(full()))?;
@@ -320,8 +327,10 @@ impl<R: References> Compiler<'_, R> {
             let value = data.get(key).map(|bytes| bytes.0.as_slice());
             value.ok_or_else(|| ReferenceError::NoKey { secret: full(), key })
         };
-        Certificates::pair(field("tls.crt")?, field("tls.key")?)
-            .map_err(|source| ReferenceError::Certificate { secret: full(), source })
+        let pair = Certificates::pair(field("tls.crt")?, field("tls.key")?)
+            .map_err(|source| ReferenceError::Certificate { secret: full(), source })?;
+        self.certificates.insert(key, Arc::clone(&pair));
+        Ok(pair)
     }
 
     fn problem(&mut self, source: &Source<'_>, message: String) {

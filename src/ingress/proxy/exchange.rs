@@ -193,17 +193,19 @@ fn prepare(
         port: listener.public_port,
     };
     headers::set_forwarded(&mut parts.headers, host.as_ref(), address);
-    let uri = match rewrite {
-        Some(rewrite) => rewrite.target(&parts.uri).map_err(Failure::Target)?,
-        None => parts.uri.clone(),
-    };
+    if let Some(rewrite) = rewrite {
+        parts.uri = rewrite.target(&parts.uri).map_err(Failure::Target)?;
+    }
     let rewritten = rewrite.and_then(|rewrite| rewrite.host.clone());
     if let Some(host) = rewritten.or(host) {
         parts.headers.insert(HOST, host);
     }
-    let mut target = uri.into_parts();
-    (target.scheme, target.authority) = (None, None);
-    parts.uri = Uri::from_parts(target).map_err(|e| Failure::Target(e.into()))?;
+    // Of HTTP/2, and of HTTP/1.1 towards proxies.
+    if parts.uri.authority().is_some() {
+        let mut target = std::mem::take(&mut parts.uri).into_parts();
+        (target.scheme, target.authority) = (None, None);
+        parts.uri = Uri::from_parts(target).map_err(|e| Failure::Target(e.into()))?;
+    }
     parts.version = Version::HTTP_11;
     Ok(())
 }

@@ -14,9 +14,27 @@ const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
+/// Number of headers that [`set_forwarded`] sets.
+const FORWARDED: usize = 5;
+/// Headers that concern the next hop alone.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
 /// Removes the headers of one hop (RFC 9110, 7.6.1), and those that `Connection` names. `TE:
 /// trailers` stays, which gRPC requires.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none; to compare names is cheaper than to look each of them up.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -35,16 +53,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in named.iter().filter(|name| removable(name)) {
         headers.remove(name);
     }
-    for name in [
-        CONNECTION,
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        PROXY_AUTHENTICATE,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ] {
+    for name in HOP_BY_HOP {
         headers.remove(name);
     }
     if takes_trailers {
@@ -76,6 +85,7 @@ pub(super) fn set_forwarded(
     host: Option<&HeaderValue>,
     client: ClientAddress,
 ) {
+    headers.reserve(FORWARDED);
     let address = client.address.to_canonical().to_string();
     let Ok(value) = HeaderValue::from_str(&address) else { return };
     if client.trusted {
