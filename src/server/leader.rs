@@ -141,6 +141,7 @@ fn start_controllers(
             fast_loss::start(plane.tunnels.presences(), config.peer_address, unreachable, tasks)
         }),
         tuning: config.tuning.clone(),
+        lb_pool: config.cluster.lb_pool.clone(),
         reserved_ports: super::reserved_ports::reserved_ports(config),
         disabled: config.disabled_controllers.clone(),
     };

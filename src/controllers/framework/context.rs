@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::quantity::Quantity;
 use base::Tasks;
 use client::{Client, EventRecorder, Informers};
+use settings::AddressPool;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -127,6 +128,8 @@ pub struct Config {
     pub tuning: Tuning,
     /// Ports of nodes on which no Service of type LoadBalancer is announced.
     pub reserved_ports: Vec<ReservedPort>,
+    /// Virtual addresses of Services of type LoadBalancer; empty without `--lb-pool`.
+    pub lb_pool: AddressPool,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

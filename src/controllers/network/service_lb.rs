@@ -5,6 +5,7 @@
 //! events and the choice of addresses are those of k3s's ServiceLB.
 
 mod plan;
+mod pool;
 mod records;
 mod release;
 
@@ -19,8 +20,10 @@ use client::events::EventType;
 use client::{Action, Change, Client, Error, EventRecorder, Informer, Patch};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use settings::AddressPool;
 
-use self::plan::{Assignment, Cluster};
+use self::plan::{Assignment, Cluster, ErrorCondition};
+use self::pool::Allocations;
 use self::records::{FINALIZER, NodeRecord, PodRecord, ServiceRecord};
 use crate::framework::context::{Context, ReservedPort};
 use crate::framework::keyed::{Key, Keyed, settled};
@@ -44,6 +47,9 @@ fn assign_key() -> Key {
 struct State {
     cluster: Cluster,
     assignments: BTreeMap<Key, Assignment>,
+    /// Virtual addresses; empty without a pool.
+    allocations: Allocations,
+    pool: AddressPool,
     /// The cluster changed since the assignments were computed.
     is_stale: bool,
 }
@@ -56,9 +62,15 @@ impl State {
         }
         let now = plan::assign(&self.cluster, reserved);
         let changed = now.iter().filter(|(key, new)| self.assignments.get(*key) != Some(new));
-        let changed = changed.map(|(key, _)| key.clone()).collect();
+        let mut all: Vec<Key> = changed.map(|(key, _)| key.clone()).collect();
         self.assignments = now;
-        changed
+        if !self.pool.is_empty() {
+            let now = pool::allocate(&self.cluster.services, &self.pool, &self.allocations);
+            let changed = now.iter().filter(|(key, new)| self.allocations.get(*key) != Some(new));
+            all.extend(changed.map(|(key, _)| key.clone()));
+            self.allocations = now;
+        }
+        all
     }
 
     /// Records a change of a Service; returns the keys to reconcile.
@@ -67,7 +79,7 @@ impl State {
         let key = (object.key.namespace.to_string(), object.key.name.to_string());
         let new = match change {
             Change::Deleted(_) => None,
-            _ => ServiceRecord::of(object),
+            _ => ServiceRecord::of(object, !self.pool.is_empty()),
         };
         let is_handled = |record: &ServiceRecord| record.balanced.is_some() || record.needs_cleanup;
         let wakes = new.as_ref().is_some_and(is_handled);
@@ -101,7 +113,10 @@ impl State {
         }
         self.is_stale = true;
         let services = self.cluster.services.iter();
-        services.filter(|(_, s)| s.balanced.is_some()).map(|(key, _)| key.clone()).collect()
+        let has_nodes = |service: &ServiceRecord| {
+            service.balanced.as_ref().is_some_and(|b| b.pool_request.is_none())
+        };
+        services.filter(|(_, s)| has_nodes(s)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Records a change of a Pod; returns the keys to reconcile.
@@ -127,7 +142,9 @@ impl State {
     fn slice_changed(&self, change: &Change) -> Option<Key> {
         let object = change.object();
         let key = (object.key.namespace.to_string(), object.label(SERVICE_LABEL)?.to_owned());
-        let is_local = |s: &ServiceRecord| s.balanced.as_ref().is_some_and(|b| b.is_local);
+        let is_local = |s: &ServiceRecord| {
+            s.balanced.as_ref().is_some_and(|b| b.is_local && b.pool_request.is_none())
+        };
         self.cluster.services.get(&key).is_some_and(is_local).then_some(key)
     }
 }
@@ -148,7 +165,8 @@ pub(crate) fn start(context: &Context) {
     let informers = &context.informers;
     let (services, slices) = (informers.of::<Service>(), informers.of::<EndpointSlice>());
     index_by_service(&slices);
-    let state = Arc::new(Mutex::new(State::default()));
+    let pool = context.config.lb_pool.clone();
+    let state = Arc::new(Mutex::new(State { pool, ..State::default() }));
     let mut keyed = Keyed::new();
     let shared = Arc::clone(&state);
     keyed.watches(&services, move |change| shared.lock().service_changed(change));
@@ -172,7 +190,7 @@ pub(crate) fn start(context: &Context) {
 
 /// What is to be written to a Service.
 struct DesiredStatus {
-    assignment: Assignment,
+    condition: Option<ErrorCondition>,
     status: api::k8s::api::core::v1::LoadBalancerStatus,
 }
 
@@ -184,7 +202,11 @@ impl Controller {
         match record {
             Some(record) if record.needs_cleanup => self.clean_up(&service).await?,
             Some(ServiceRecord { balanced: Some(balanced), .. }) => {
-                if let Some(wanted) = self.desired_status(key, &service, balanced.is_local) {
+                let wanted = match balanced.pool_request {
+                    None => self.desired_status(key, &service, balanced.is_local),
+                    Some(_) => self.virtual_status(key, &service),
+                };
+                if let Some(wanted) = wanted {
                     self.ensure(&service, wanted).await?;
                 }
             }
@@ -213,7 +235,14 @@ impl Controller {
             .collect();
         let status = plan::load_balancer_status(&plan::addresses(&nodes, spec), spec);
         drop(state);
-        Some(DesiredStatus { assignment, status })
+        Some(DesiredStatus { condition: plan::conflict_condition(&assignment), status })
+    }
+
+    /// The status of a Service with virtual addresses; `None` while these are not allocated.
+    fn virtual_status(&self, key: &Key, service: &Service) -> Option<DesiredStatus> {
+        let allocation = self.state.lock().allocations.get(key)?.clone();
+        let status = plan::load_balancer_status(&allocation.addresses, service.spec.as_ref()?);
+        Some(DesiredStatus { condition: plan::address_condition(&allocation), status })
     }
 
     /// The nodes of ready pods of a Service (k3s's `getStatus`). Processes of nodes, as those of
@@ -238,9 +267,9 @@ impl Controller {
         let is_new = !finalizers.iter().any(|name| name == FINALIZER);
         let status = service.status.as_ref();
         let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let condition = plan::conflict_condition(&wanted.assignment);
+        let condition = wanted.condition.as_ref();
         let has_status = plan::status_is_current(service, &wanted.status);
-        let has_condition = plan::condition_is_current(conditions, condition.as_ref());
+        let has_condition = plan::condition_is_current(conditions, condition);
         if !is_new && has_status && has_condition {
             return Ok(());
         }
@@ -260,7 +289,7 @@ impl Controller {
         if !has_condition {
             let generation = meta.generation;
             patch["status"]["conditions"] =
-                json!(with_condition(conditions, condition.as_ref(), generation));
+                json!(with_condition(conditions, condition, generation));
         }
         if !self.patch(service, &patch).await? {
             return Ok(());
@@ -268,8 +297,8 @@ impl Controller {
         if !has_status || (is_new && wanted.status.ingress.is_none()) {
             self.report_addresses(service, &wanted);
         }
-        if let Some((_, message)) = condition.filter(|_| !has_condition) {
-            let text = format!("Error syncing load balancer: {message}");
+        if let Some(condition) = condition.filter(|_| !has_condition) {
+            let text = format!("Error syncing load balancer: {}", condition.message);
             self.recorder.event(service, EventType::Warning, "SyncLoadBalancerFailed", text);
         }
         Ok(())
@@ -282,7 +311,7 @@ impl Controller {
             let (before, now) = (plan::shown(before), plan::shown(Some(&wanted.status)));
             let text = format!("Updated LoadBalancer with new IPs: {before} -> {now}");
             self.recorder.event(service, EventType::Normal, "UpdatedLoadBalancer", text);
-        } else {
+        } else if wanted.condition.as_ref().is_none_or(|c| c.kind != pool::ADDRESS_ERROR) {
             let text = "There are no available nodes for LoadBalancer";
             self.recorder.event(service, EventType::Warning, "UnAvailableLoadBalancer", text);
         }
@@ -332,18 +361,18 @@ fn cleanup_patch(service: &Service) -> Value {
     })
 }
 
-/// The conditions of a Service with the one about its ports replaced or removed.
+/// The conditions of a Service with those of ServiceLB replaced or removed.
 fn with_condition(
     conditions: &[Condition],
-    wanted: Option<&(&'static str, String)>,
+    wanted: Option<&ErrorCondition>,
     generation: Option<i64>,
 ) -> Vec<Condition> {
-    let others = conditions.iter().filter(|c| c.type_ != plan::PORTS_ERROR).cloned();
-    let wanted = wanted.map(|(reason, message)| Condition {
-        type_: plan::PORTS_ERROR.into(),
+    let others = conditions.iter().filter(|c| !plan::is_own_condition(c)).cloned();
+    let wanted = wanted.map(|wanted| Condition {
+        type_: wanted.kind.into(),
         status: "True".into(),
-        reason: (*reason).into(),
-        message: message.clone(),
+        reason: wanted.reason.into(),
+        message: wanted.message.clone(),
         observed_generation: generation,
         last_transition_time: Time(Timestamp::now()),
     });

@@ -8,6 +8,7 @@ use api::k8s::api::core::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::pool::{ADDRESS_ERROR, Allocation};
 use super::records::{Balanced, NodeRecord, PodRecord, ServiceRecord};
 use crate::framework::context::{PortKey, ReservedPort};
 use crate::framework::keyed::Key;
@@ -124,7 +125,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Assigns nodes to all Services. A node announces a Service if all its ports are free there; of
+/// Assigns nodes to all Services but those with virtual addresses, which share no port. A node announces a Service if all its ports are free there; of
 /// several Services the oldest has a port.
 pub(super) fn assign(cluster: &Cluster, reserved: &[ReservedPort]) -> BTreeMap<Key, Assignment> {
     let mut claims = Claims::of(cluster);
@@ -132,6 +133,7 @@ pub(super) fn assign(cluster: &Cluster, reserved: &[ReservedPort]) -> BTreeMap<K
         .services
         .iter()
         .filter_map(|(key, service)| Some((key, service, service.balanced.as_ref()?)))
+        .filter(|(_, _, balanced)| balanced.pool_request.is_none())
         .collect();
     services.sort_by_key(|(_, service, _)| &service.age);
     let mut assignments = BTreeMap::new();
@@ -202,24 +204,48 @@ pub(super) fn load_balancer_status(addresses: &[IpAddr], spec: &ServiceSpec) -> 
     LoadBalancerStatus { ingress: (!ingress.is_empty()).then_some(ingress) }
 }
 
-/// The condition about conflicts: reason and message; `None` without conflict.
-pub(super) fn conflict_condition(assignment: &Assignment) -> Option<(&'static str, String)> {
-    assignment.conflict_message().map(|message| (PORT_CONFLICT, message))
+/// A condition of a Service that ServiceLB sets while it cannot do all that the Service asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ErrorCondition {
+    pub(super) kind: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
 }
 
-/// Whether the conditions of a Service already say this about its ports.
+/// The condition about conflicts; `None` without conflict.
+pub(super) fn conflict_condition(assignment: &Assignment) -> Option<ErrorCondition> {
+    let message = assignment.conflict_message()?;
+    Some(ErrorCondition { kind: PORTS_ERROR, reason: PORT_CONFLICT, message })
+}
+
+/// The condition about a missing virtual address; `None` if none is missing.
+pub(super) fn address_condition(allocation: &Allocation) -> Option<ErrorCondition> {
+    let error = allocation.error.as_ref()?;
+    Some(ErrorCondition { kind: ADDRESS_ERROR, reason: error.reason(), message: error.to_string() })
+}
+
+/// Whether ServiceLB sets conditions of this type.
+pub(super) fn is_own_condition(condition: &Condition) -> bool {
+    [PORTS_ERROR, ADDRESS_ERROR].contains(&condition.type_.as_str())
+}
+
+/// Whether the conditions of a Service already have this one, and no other one of ServiceLB.
 pub(super) fn condition_is_current(
     conditions: &[Condition],
-    wanted: Option<&(&'static str, String)>,
+    wanted: Option<&ErrorCondition>,
 ) -> bool {
-    let current = conditions.iter().find(|c| c.type_ == PORTS_ERROR);
-    match (current, wanted) {
+    let mut current = conditions.iter().filter(|c| is_own_condition(c));
+    let is_wanted = match (current.next(), wanted) {
         (None, None) => true,
-        (Some(current), Some((reason, message))) => {
-            current.status == "True" && current.reason == *reason && current.message == *message
+        (Some(current), Some(wanted)) => {
+            current.status == "True"
+                && current.type_ == wanted.kind
+                && current.reason == wanted.reason
+                && current.message == wanted.message
         }
         _ => false,
-    }
+    };
+    is_wanted && current.next().is_none()
 }
 
 /// Addresses of a status for events, in the form of Go's `%v`: `[192.0.2.1 192.0.2.2]`.

@@ -2,12 +2,14 @@
 //! announces which Service.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use api::Object;
 use serde::Deserialize;
+use settings::Family;
 
+use super::pool::AddressRequest;
 use crate::framework::context::{PortKey, Protocol};
 
 /// Finalizer of load balancers (`LoadBalancerCleanupFinalizer`).
@@ -20,6 +22,10 @@ const POOL_LABEL: &str = "svccontroller.k3s.cattle.io/lbpool";
 const POOL_PREFIX: &str = "lbpool.svccontroller.k3s.cattle.io/";
 /// Nodes with this label announce no Service, whatever its value (`LabelNodeExcludeBalancers`).
 const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// A Service with the value `nodes` has the addresses of nodes although there is a pool.
+const ADDRESSES_ANNOTATION: &str = "kube-lite.io/load-balancer-addresses";
+/// The virtual addresses that a Service asks for, separated by commas.
+const IPS_ANNOTATION: &str = "kube-lite.io/load-balancer-ips";
 /// Label of the pods of k3s's own ServiceLB, which a copied datastore may contain.
 const K3S_POD_LABEL: &str = "svccontroller.k3s.cattle.io/svcname";
 
@@ -46,6 +52,8 @@ pub(super) struct Balanced {
     pub(super) pool: Option<String>,
     /// `externalTrafficPolicy: Local`: only nodes with ready endpoints.
     pub(super) is_local: bool,
+    /// Its virtual addresses; `None` without a pool, or if it opts out of the pool.
+    pub(super) pool_request: Option<AddressRequest>,
 }
 
 /// A node as far as ServiceLB is concerned.
@@ -82,6 +90,8 @@ struct Metadata<'a> {
     deletion_timestamp: Option<Cow<'a, str>>,
     #[serde(borrow)]
     finalizers: Vec<Cow<'a, str>>,
+    #[serde(borrow)]
+    annotations: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -91,6 +101,8 @@ struct ServiceFields<'a> {
     metadata: Metadata<'a>,
     #[serde(borrow)]
     spec: ServiceSpec<'a>,
+    #[serde(borrow)]
+    status: ServiceStatus<'a>,
 }
 
 #[derive(Deserialize, Default)]
@@ -105,6 +117,49 @@ struct ServiceSpec<'a> {
     health_check_node_port: u16,
     #[serde(borrow)]
     ports: Vec<ServicePort<'a>>,
+    #[serde(rename = "loadBalancerIP", borrow)]
+    load_balancer_ip: Cow<'a, str>,
+    #[serde(borrow)]
+    ip_families: Vec<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ServiceStatus<'a> {
+    #[serde(borrow)]
+    load_balancer: LoadBalancer<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct LoadBalancer<'a> {
+    #[serde(borrow)]
+    ingress: Vec<Ingress<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Ingress<'a> {
+    #[serde(borrow)]
+    ip: Cow<'a, str>,
+}
+
+/// What a Service says about virtual addresses; `None` if it opts out of the pool.
+fn address_request(fields: &ServiceFields<'_>) -> Option<AddressRequest> {
+    let annotation = |name: &str| fields.metadata.annotations.get(name).map(|value| &**value);
+    if annotation(ADDRESSES_ANNOTATION) == Some("nodes") {
+        return None;
+    }
+    let spec = &fields.spec;
+    let wanted = annotation(IPS_ANNOTATION).unwrap_or(&spec.load_balancer_ip);
+    let wanted = wanted.split(',').map(str::trim).filter(|text| !text.is_empty());
+    let family = |name: &Cow<'_, str>| Family::ALL.into_iter().find(|f| f.name() == name);
+    let ingress = &fields.status.load_balancer.ingress;
+    Some(AddressRequest {
+        families: spec.ip_families.iter().filter_map(family).collect(),
+        wanted: wanted.map(str::to_owned).collect(),
+        current: ingress.iter().filter_map(|i| i.ip.parse().ok()).collect(),
+    })
 }
 
 #[derive(Deserialize, Default)]
@@ -118,7 +173,8 @@ struct ServicePort<'a> {
 
 impl ServiceRecord {
     /// Reads a Service; `None` for those that neither want a load balancer nor have node ports.
-    pub(super) fn of(service: &Object) -> Option<Self> {
+    /// `has_pool` is whether there are virtual addresses.
+    pub(super) fn of(service: &Object, has_pool: bool) -> Option<Self> {
         let fields: ServiceFields<'_> = serde_json::from_slice(service.raw()).ok()?;
         let (meta, spec) = (&fields.metadata, &fields.spec);
         let is_balancer = spec.kind == "LoadBalancer";
@@ -142,6 +198,7 @@ impl ServiceRecord {
             ports: spec.ports.iter().filter_map(|port| key(port, port.port)).collect(),
             pool: service.label(POOL_LABEL).filter(|pool| !pool.is_empty()).map(str::to_owned),
             is_local,
+            pool_request: has_pool.then(|| address_request(&fields)).flatten(),
         });
         let has_finalizer = meta.finalizers.iter().any(|name| name == FINALIZER);
         let needs_cleanup = has_finalizer && ((is_ours && is_deleted) || !is_balancer);
@@ -317,7 +374,7 @@ mod tests {
         if deleted {
             object["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();
         }
-        ServiceRecord::of(&Object::from_value(object).unwrap())
+        ServiceRecord::of(&Object::from_value(object).unwrap(), false)
     }
 
     #[test]
@@ -348,6 +405,30 @@ mod tests {
         let local = service(local, false).unwrap();
         assert!(local.balanced.unwrap().is_local);
         assert_eq!(local.node_ports[0].to_string(), "30010/TCP");
+    }
+
+    #[test]
+    fn requests_for_virtual_addresses_are_read_and_opting_out_is_possible() {
+        let request = |annotations: Value, spec: Value| {
+            let mut object = json!({"metadata": {"name": "s", "namespace": "n", "uid": "u",
+                    "annotations": annotations},
+                "spec": {"type": "LoadBalancer", "ipFamilies": ["IPv6", "IPv4"]},
+                "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10", "ports": []},
+                    {"hostname": "h"}]}}});
+            object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+            let record = ServiceRecord::of(&Object::from_value(object).unwrap(), true).unwrap();
+            record.balanced.unwrap().pool_request
+        };
+        let plain = request(json!({}), json!({})).unwrap();
+        assert_eq!(plain.families, [Family::V6, Family::V4]);
+        assert_eq!(plain.current, ["192.0.2.10".parse::<IpAddr>().unwrap()]);
+        assert_eq!(plain.wanted, [""; 0]);
+        let by_field = request(json!({}), json!({"loadBalancerIP": "192.0.2.11"})).unwrap();
+        assert_eq!(by_field.wanted, ["192.0.2.11"]);
+        let ips = json!({IPS_ANNOTATION: "192.0.2.12, 2001:db8::1"});
+        let both = request(ips, json!({"loadBalancerIP": "192.0.2.11"})).unwrap();
+        assert_eq!(both.wanted, ["192.0.2.12", "2001:db8::1"], "the annotation takes precedence");
+        assert_eq!(request(json!({ADDRESSES_ANNOTATION: "nodes"}), json!({})), None);
     }
 
     #[test]

@@ -17,7 +17,12 @@ fn service(created: &str, ports: &[PortKey]) -> ServiceRecord {
     ServiceRecord {
         age: (created.into(), String::new()),
         node_ports: Vec::new(),
-        balanced: Some(Balanced { ports: ports.to_vec(), pool: None, is_local: false }),
+        balanced: Some(Balanced {
+            ports: ports.to_vec(),
+            pool: None,
+            is_local: false,
+            pool_request: None,
+        }),
         needs_cleanup: false,
     }
 }
