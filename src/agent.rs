@@ -7,6 +7,7 @@ mod link;
 mod renewal;
 mod status;
 mod store_identity;
+mod virtual_addresses;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -133,6 +134,11 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
         )?,
         network: with_offline_cache(config, with_trimmed_pods(&network, tasks), PROXY, tasks)?,
         answering: link.answering(),
+        virtual_addresses: net::VirtualAddresses {
+            servers: link.lease_servers(&certs, tasks)?,
+            held: tokio::sync::watch::Sender::default(),
+        },
+        api_vip: None,
     };
     let serving = Arc::clone(&certs.kubelet_serving);
     let tls = tls::following_server(serving, Arc::clone(&certs.clients), &["http/1.1"])
@@ -146,7 +152,9 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     let runtime = Arc::default();
     let servers = link.server_lines();
     let client = clients.node.clone();
-    status::serve(machine, cluster.backend, client, servers, Arc::clone(&runtime), tasks)?;
+    let held = clients.virtual_addresses.held.subscribe();
+    let status_parts = (servers, held);
+    status::serve(machine, cluster.backend, client, status_parts, Arc::clone(&runtime), tasks)?;
     let (servers, client) = (Arc::clone(&certs.servers), Arc::clone(&certs.kubelet_client));
     let peers = tls::following_client(servers, Some(client), &["http/1.1"])
         .map_err(|e| DATA_DIR.error(e))?;

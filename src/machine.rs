@@ -112,6 +112,10 @@ pub(crate) struct Clients {
     pub(crate) network: Client,
     /// Whether a server answers; always true on a server.
     pub(crate) answering: watch::Receiver<bool>,
+    /// The servers that grant virtual addresses, and those that the node holds.
+    pub(crate) virtual_addresses: net::VirtualAddresses,
+    /// The virtual address of the API on a server.
+    pub(crate) api_vip: Option<IpAddr>,
 }
 
 /// What only one node on a machine can have: the run directory, until this is dropped, and the port
@@ -440,7 +444,9 @@ impl Machine {
         agent.kubelet_api = Some(kubelet_api);
         agent.nodes = Some(clients.network.clone());
         agent.addresses = addresses.subscribe();
-        let network = self.network(cluster, addresses);
+        let mut network = self.network(cluster, addresses);
+        network.virtual_addresses = Some(clients.virtual_addresses);
+        network.api_vip = clients.api_vip;
         if let Err(error) = name::record(&self.directory(), &self.node_name) {
             tasks.stop_with(&error.to_string());
         }
@@ -525,6 +531,8 @@ impl Machine {
             cluster,
             addresses,
             left_out: watch::Sender::default(),
+            virtual_addresses: None,
+            api_vip: None,
             addresses_held: !args.node_ip.is_empty(),
             interface: args.flannel_iface.clone(),
             table: args.nft_table.clone(),

@@ -27,6 +27,7 @@ pub mod status;
 pub(crate) mod store_identity;
 mod supervisor_api;
 mod supervisor_metrics;
+mod virtual_addresses;
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,9 +43,11 @@ use crate::secrets_encrypt;
 use crate::snapshots::{self, SnapshotObjects, Snapshots};
 use config::Config;
 use control_plane::ControlPlane;
+pub(crate) use supervisor_api::ADDRESS_LEASES_PATH;
 use in_process::ClientMaker;
 use leader::{APISERVER_AGENT, MANAGER, MANAGER_AGENT};
 use stages::TaskSets;
+use virtual_addresses::ClusterServers;
 
 /// Upstream's user agents of the two parts of a node.
 const KUBELET_AGENT: &str = "kubelet";
@@ -110,10 +113,17 @@ fn start_components(
     leader::start(config, plane, tasks)?;
     manifests::start(config, &clients, tasks);
     plane.joins.follow(&informers, tasks);
+    let lease_servers = ClusterServers::new(&plane.address_leases, &plane.peer_servers);
     let node = match claim {
-        Some(claim) => Some(start_node(config, claim, plane, &clients, runtime, tasks)?),
+        Some(claim) => {
+            let servers = Arc::clone(&lease_servers);
+            Some(start_node(config, claim, plane, (&clients, servers), runtime, tasks)?)
+        }
         None => None,
     };
+    let own = node.as_ref().map(|(_, addresses)| addresses.clone());
+    let own = own.unwrap_or_else(|| config.machine.addresses().subscribe());
+    virtual_addresses::hold_api_vip(config, lease_servers, own, tasks);
     renewal::start(config, plane, node, tasks);
     Ok(())
 }
@@ -170,7 +180,7 @@ fn start_node(
     config: &Config,
     claim: &NodeClaim,
     plane: &ControlPlane,
-    clients: &ClientMaker,
+    (clients, lease_servers): (&ClientMaker, Arc<ClusterServers>),
     runtime: RuntimeDescription,
     tasks: &Tasks,
 ) -> Result<(renewal::NodeCert, certificates::renewal::Addresses), CommandError> {
@@ -179,6 +189,11 @@ fn start_node(
         node: clients.client(node_user(config), KUBELET_AGENT),
         network: clients.client(proxy, PROXY_AGENT),
         answering: tokio::sync::watch::channel(true).1,
+        virtual_addresses: net::VirtualAddresses {
+            servers: lease_servers,
+            held: tokio::sync::watch::Sender::default(),
+        },
+        api_vip: config.api_vip,
     };
     let (tls, cert) = node::tls(config, plane)?;
     let peers = node::peer_tls(plane)?;

@@ -6,6 +6,7 @@ pub(crate) mod node;
 pub(crate) mod pods;
 mod render;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,6 +152,15 @@ pub struct CertificateLine {
     pub days_left: i64,
 }
 
+/// A virtual address and the machine that holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtualAddressLine {
+    /// The address.
+    pub address: IpAddr,
+    /// Name of the machine.
+    pub holder: String,
+}
+
 /// Stored objects without effect.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnusedLine {
@@ -244,6 +254,9 @@ pub struct Status {
     pub servers: Vec<ServerLine>,
     /// Nodes; an agent knows itself alone.
     pub nodes: Vec<NodeLine>,
+    /// Virtual addresses that a machine holds; an agent knows its own alone.
+    #[serde(default)]
+    pub virtual_addresses: Vec<VirtualAddressLine>,
     /// Certificates of this machine, the first to end first.
     #[serde(default)]
     pub certificates: Vec<CertificateLine>,
@@ -279,6 +292,7 @@ impl Status {
             from_last_known_state: false,
             servers: Vec::new(),
             nodes: Vec::new(),
+            virtual_addresses: Vec::new(),
             certificates: Vec::new(),
             unused: Vec::new(),
             deprecated: Vec::new(),

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::agent::ReloadableCerts;
 use crate::agent::config::Config;
+use crate::agent::virtual_addresses::AgentLeases;
 use crate::certificates::renewal::Addresses;
 use crate::error_catalogue::{CommandError, DATA_DIR};
 use crate::machine::Clients;
@@ -99,6 +100,19 @@ impl Link {
         };
         tasks.spawn(Kind::Critical, "tunnels", agent.run());
         Ok(())
+    }
+
+    /// The servers that grant virtual addresses.
+    ///
+    /// # Errors
+    /// The stored CA cannot be used.
+    pub(super) fn lease_servers(
+        &self,
+        certs: &ReloadableCerts,
+        tasks: &Tasks,
+    ) -> Result<Arc<AgentLeases>, CommandError> {
+        let tls = client_tls(&certs.servers, &certs.kubelet_client)?;
+        Ok(AgentLeases::new(self.servers.clone(), tls, tasks))
     }
 
     /// The list of servers.

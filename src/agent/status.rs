@@ -1,5 +1,7 @@
 //! The answer of an agent to `kube-lite status`.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,11 +11,12 @@ use async_trait::async_trait;
 use base::Tasks;
 use client::Client;
 use cluster::tunnel::agent::PROBLEMS;
+use tokio::sync::watch;
 
 use crate::error_catalogue::CommandError;
 use crate::machine::Machine;
 use crate::server::status::node_line;
-use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, certificates};
+use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, VirtualAddressLine, certificates};
 
 /// Timeout of the request for the node.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,7 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Lists the known servers.
 pub(super) type Servers = Box<dyn Fn() -> Vec<ServerLine> + Send + Sync>;
 
-/// Serves the status socket until shutdown. `backend` is the cluster's, `client` the node's.
+/// Serves the status socket until shutdown. `backend` is the cluster's, `client` the node's,
+/// `held` are the virtual addresses of this machine.
 ///
 /// # Errors
 /// The socket cannot be created.
@@ -29,7 +33,7 @@ pub(super) fn serve(
     machine: &Machine,
     backend: settings::Backend,
     client: Client,
-    servers: Servers,
+    (servers, held): (Servers, watch::Receiver<BTreeSet<IpAddr>>),
     runtime: Arc<OnceLock<String>>,
     tasks: &Tasks,
 ) -> Result<(), CommandError> {
@@ -41,6 +45,7 @@ pub(super) fn serve(
         client,
         servers,
         runtime,
+        held,
         without_effect: machine.without_effect.clone(),
         dns: machine.dns.clone(),
         tasks: tasks.clone(),
@@ -57,6 +62,7 @@ struct Agent {
     client: Client,
     servers: Servers,
     runtime: Arc<OnceLock<String>>,
+    held: watch::Receiver<BTreeSet<IpAddr>>,
     without_effect: Vec<String>,
     dns: net::DnsState,
     tasks: Tasks,
@@ -95,6 +101,9 @@ impl Source for Agent {
         status.without_effect.extend(self.dns.without_effect());
         let reply = self.query_node().await;
         status.servers = (self.servers)();
+        let line =
+            |address: &IpAddr| VirtualAddressLine { address: *address, holder: self.node.clone() };
+        status.virtual_addresses = self.held.borrow().iter().map(line).collect();
         let name = &self.node;
         let mut reported = status::component_problems(&self.tasks);
         let (ready, problem) = check_reply(name, &reply, &status.servers, &mut reported);

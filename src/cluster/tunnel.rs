@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use agent::Agent;
 pub use presence::{Presence, Presences, State};
-pub use server::Tunnels;
+pub use server::{Tunnels, node_of};
 
 /// The path on the API's port.
 pub const PATH: &str = "/v1-kube-lite/connect";

@@ -22,6 +22,7 @@ mod node;
 mod s3;
 mod snapshot;
 mod token;
+mod virtual_addresses;
 
 pub(crate) use self::cluster::ClusterArgs;
 pub(crate) use self::images::RegistryArgs;
@@ -45,6 +46,7 @@ pub use s3::{Lookup, S3Args};
 pub use snapshot::{
     FolderArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput,
 };
+pub(crate) use virtual_addresses::VirtualAddressArgs;
 pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCommand};
 
 /// Kubernetes as one small binary for the edge.
@@ -260,6 +262,8 @@ pub struct ServerArgs {
     pub helm: HelmArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub virtual_addresses: VirtualAddressArgs,
 
     /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a
     /// random one in server/token] [env: KUBE_LITE_TOKEN]

@@ -51,6 +51,10 @@ pub struct Config {
     pub cni_bin_dir: PathBuf,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
+    /// The servers that grant virtual addresses; `None` on a machine that holds none.
+    pub virtual_addresses: Option<crate::VirtualAddresses>,
+    /// An address that this machine may have for a time and that is not its own (`--api-vip`).
+    pub api_vip: Option<IpAddr>,
     /// Destinations that are closed to pods in addition to those that network policies close, if
     /// any.
     pub guard: Option<Guard>,
@@ -95,6 +99,13 @@ impl Error {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }
+    }
+}
+
+impl Config {
+    /// Whether an address moves between machines, so that it is not one of this node's.
+    pub(crate) fn is_virtual(&self, ip: IpAddr) -> bool {
+        self.cluster.lb_pool.contains(ip) || self.api_vip == Some(ip)
     }
 }
 

@@ -19,6 +19,7 @@ mod run;
 mod testing;
 #[cfg(test)]
 mod traffic_tests;
+mod virtual_address;
 
 pub use cni::{PluginList, PluginListError, cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
@@ -26,3 +27,7 @@ pub use dns::DnsState;
 pub use overlay::{WireGuardError, check_support};
 pub use policy::model::trimmed as trimmed_pod;
 pub use run::run;
+pub use virtual_address::{
+    Arbiter, Holder, HolderConfig, LeaseError, LeaseRequest, LeaseResponse, LeaseServer,
+    LeaseServers, VirtualAddresses,
+};

@@ -17,6 +17,7 @@ use crate::netlink::Socket;
 use crate::overlay;
 use crate::policy::{self, Policies};
 use crate::proxy::{HostPorts, Proxy};
+use crate::virtual_address;
 use settings::Backend;
 use settings::addr::Cidr;
 
@@ -109,6 +110,10 @@ pub async fn run(
     };
     let (services, services_seen) = watch::channel(None);
     let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen, services)?;
+    let virtual_addresses = config.virtual_addresses.as_ref();
+    if let Some(servers) = virtual_addresses.filter(|_| !config.cluster.lb_pool.is_empty()) {
+        virtual_address::follow(&config, servers, &informers, &nodes, &tasks);
+    }
     if !config.cluster.cluster_dns.is_empty() {
         dns::serve(&config, &informers, &nodes, &tasks);
     }
@@ -178,7 +183,8 @@ async fn remove_policies(config: &Config) -> Result<(), Error> {
 fn nodes(config: &Config, informers: &Informers) -> Informer<Node> {
     let scope = Scope::all(gvr_of::<Node>());
     match config.cluster.backend {
-        Backend::None => {
+        // Labels of other nodes decide whether this one may hold virtual addresses.
+        Backend::None if config.cluster.lb_pool.is_empty() => {
             informers.scoped(scope.fields(format!("metadata.name={}", config.node_name)))
         }
         _ => informers.scoped(scope),

@@ -129,6 +129,8 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         cni_conf_dir: directory.join("net.d"),
         cni_bin_dir: directory.join("bin"),
         proxy_healthz: None,
+        virtual_addresses: None,
+        api_vip: None,
         guard: None,
     }
 }

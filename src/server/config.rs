@@ -5,6 +5,7 @@ mod apiserver_args;
 mod apiserver_settings;
 mod component_args;
 mod network;
+mod virtual_addresses;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +13,7 @@ use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
-use settings::ClusterSettings;
+use settings::{AddressPool, ClusterSettings};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -80,6 +81,8 @@ pub struct Config {
     pub advertise_port: Option<u16>,
     /// Address at which the other members of the store reach this one.
     pub peer_address: IpAddr,
+    /// Virtual address of the API, which one server holds.
+    pub api_vip: Option<IpAddr>,
     /// Additional names and addresses of the serving certificate.
     pub tls_san: Vec<String>,
     /// First and last node port.
@@ -301,6 +304,7 @@ fn cluster_settings(
     args: &ServerArgs,
     ranges: AddressRanges,
     cluster_dns: Vec<IpAddr>,
+    pool: AddressPool,
     machine: &Machine,
 ) -> ClusterSettings {
     let mut settings = ClusterSettings {
@@ -312,6 +316,7 @@ fn cluster_settings(
         no_service_lb: args.disable.iter().any(|name| name == "servicelb"),
         ..ClusterSettings::default()
     };
+    settings.lb_pool = pool;
     args.cluster.apply(&mut settings);
     machine.apply_overlay(&mut settings);
     settings.supervisor_metrics = args.metrics.supervisor_metrics;
@@ -404,7 +409,8 @@ impl Config {
             cluster_dns.clear();
         }
         components.disabled_controllers.extend(disabled_controllers(&args));
-        let cluster = cluster_settings(&args, ranges, cluster_dns, &machine);
+        let (pool, api_vip) = virtual_addresses::parse(&args, &ranges, &machine)?;
+        let cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine);
         machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
         let (advertise, peer_address) = own_addresses(&args, &machine, &cluster);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);
@@ -423,6 +429,7 @@ impl Config {
             // k3s's default is 0, which means the port of the listener.
             advertise_port: args.advertise.advertise_port.filter(|port| *port != 0),
             peer_address,
+            api_vip,
             tls_san: args.tls_san.clone(),
             node_ports,
             kubeconfig: kubeconfig(&args, locations, mode),

@@ -18,6 +18,7 @@ use crate::server::config::Config;
 use crate::server::kubeconfig::KubeconfigLock;
 use crate::server::node_joins::JoinService;
 use crate::server::reach::NodeDialer;
+use crate::server::virtual_addresses::AddressLeases;
 use crate::server::stages::{self, Bootstrapped, TaskSets};
 
 /// A running API server and the parts that the rest of the server uses.
@@ -32,6 +33,8 @@ pub(crate) struct ControlPlane {
     pub(crate) members: Arc<Members>,
     /// The other servers.
     pub(crate) peer_servers: PeerServers,
+    /// Leases of virtual addresses.
+    pub(crate) address_leases: Arc<AddressLeases>,
     /// What the bootstrap objects say about this server.
     pub(crate) published: Bootstrapped,
     /// The bound address of the API.
@@ -108,7 +111,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         (&certs, &config.apiserver.offer),
         ports.api,
         &joins,
-        &layer.tunnels,
+        (&layer.tunnels, &store.address_leases),
         &config.machine.data_dir,
         api,
     )?;
@@ -118,6 +121,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         store: store.backend,
         members: store.members,
         peer_servers: store.peer_servers,
+        address_leases: store.address_leases,
         published,
         address,
         joins,

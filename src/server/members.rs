@@ -26,6 +26,7 @@ use tokio::net::TcpListener;
 use crate::error_catalogue::{CommandError, DATA_DIR, PORT_IN_USE};
 use crate::secrets_encrypt::ServerKeys;
 use crate::server::config::Config;
+use crate::server::virtual_addresses::AddressLeases;
 
 /// The leader treats a member that has not responded for this long as lost: its address is not
 /// published, and it is removed once its Node is deleted.
@@ -61,6 +62,7 @@ struct MemberPeerService {
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
     advertise: IpAddr,
+    leases: Arc<AddressLeases>,
 }
 
 impl PeerService for MemberPeerService {
@@ -70,6 +72,7 @@ impl PeerService for MemberPeerService {
             keys: Arc::clone(&self.keys),
             data_dir: self.data_dir.clone(),
             advertise: self.advertise,
+            leases: Arc::clone(&self.leases),
         })
     }
 }
@@ -80,6 +83,7 @@ struct PeerSession {
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
     advertise: IpAddr,
+    leases: Arc<AddressLeases>,
 }
 
 #[async_trait]
@@ -90,6 +94,9 @@ impl PeerHandler for PeerSession {
 
     async fn answer_control(&self, message: &[u8]) -> Vec<u8> {
         if let Some(reply) = advertised::handle_message(self.advertise, message) {
+            return reply;
+        }
+        if let Some(reply) = self.leases.handle_message(message).await {
             return reply;
         }
         match crate::certificates::peers::handle_message(&self.data_dir, message).await {
@@ -127,6 +134,7 @@ pub(crate) struct PeerListener {
     keys: Arc<ServerKeys>,
     data_dir: PathBuf,
     advertise: IpAddr,
+    leases: Arc<AddressLeases>,
     tasks: Tasks,
     bound: OnceLock<()>,
     /// One attempt at a time.
@@ -141,8 +149,7 @@ impl PeerListener {
     pub(crate) fn new(
         config: &Config,
         certs: &ServerCerts,
-        members: &Arc<Members>,
-        keys: &Arc<ServerKeys>,
+        (members, keys, leases): (&Arc<Members>, &Arc<ServerKeys>, &Arc<AddressLeases>),
         tasks: &Tasks,
     ) -> Result<Self, CommandError> {
         let ca = certs.peer_ca().bundle();
@@ -155,6 +162,7 @@ impl PeerListener {
             keys: Arc::clone(keys),
             data_dir: config.machine.data_dir.clone(),
             advertise: config.advertise,
+            leases: Arc::clone(leases),
             tasks: tasks.clone(),
             bound: OnceLock::new(),
             binding: tokio::sync::Mutex::default(),
@@ -179,6 +187,7 @@ impl PeerListener {
             keys: Arc::clone(&self.keys),
             data_dir: self.data_dir.clone(),
             advertise: self.advertise,
+            leases: Arc::clone(&self.leases),
         });
         let serving = peers::serve(
             listener,

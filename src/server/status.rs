@@ -18,8 +18,10 @@ use store::{Backend, Members};
 use crate::error_catalogue::CommandError;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
+use crate::server::virtual_addresses::AddressLeases;
 use crate::status::{
     self, DeprecatedLine, Link, NodeLine, Problem, Role, Source, Status, Store, UnusedLine,
+    VirtualAddressLine,
     certificates,
 };
 
@@ -57,6 +59,7 @@ pub(crate) fn serve(
         certificates: [machine.data_dir.join("server/tls"), machine.data_dir.join("agent")],
         runtime,
         tunnels: plane.tunnels.clone(),
+        leases: Arc::clone(&plane.address_leases),
         tasks: tasks.clone(),
         datastore: config.datastore.as_ref().map(ToString::to_string),
         without_effect: machine.without_effect.clone(),
@@ -86,6 +89,7 @@ struct Server {
     certificates: [PathBuf; 2],
     runtime: Arc<OnceLock<String>>,
     tunnels: Tunnels,
+    leases: Arc<AddressLeases>,
     tasks: Tasks,
     datastore: Option<String>,
     without_effect: Vec<String>,
@@ -118,6 +122,9 @@ impl Source for Server {
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;
+        let holders = self.leases.holders().into_iter();
+        let line = |(address, holder)| VirtualAddressLine { address, holder };
+        status.virtual_addresses = holders.map(line).collect();
         self.check_store(&mut status).await;
         let own = self.node.as_ref().map(|node| node.name.as_str());
         if let Some(node) = &self.node {

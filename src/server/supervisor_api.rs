@@ -24,11 +24,24 @@ use tower::ServiceExt as _;
 
 use crate::server::node_joins::JoinService;
 use crate::server::static_files::{self, StaticFiles};
+use crate::server::virtual_addresses::AddressLeases;
 
 /// Path of the liveness check that k3s serves next to the CA.
 const PING_PATH: &str = "/ping";
+/// Path of leases of virtual addresses.
+pub(crate) const ADDRESS_LEASES_PATH: &str = "/v1-kube-lite/addresses";
+/// Maximum size of a request for leases in bytes: every address of the largest pool.
+const LEASES_BYTES_MAX: usize = 4 << 20;
 /// All paths but those of static files; requests for others are requests for the Kubernetes API.
-const PATHS: [&str; 6] = [CA_PATH, PING_PATH, JOIN_PATH, SHARED_PATH, MEMBER_PATH, tunnel::PATH];
+const PATHS: [&str; 7] = [
+    CA_PATH,
+    PING_PATH,
+    JOIN_PATH,
+    SHARED_PATH,
+    MEMBER_PATH,
+    ADDRESS_LEASES_PATH,
+    tunnel::PATH,
+];
 
 /// The sender of a request.
 #[derive(Clone)]
@@ -52,6 +65,7 @@ impl SupervisorApi {
         joins: Arc<JoinService>,
         tunnels: Tunnels,
         static_files: Arc<StaticFiles>,
+        leases: Arc<AddressLeases>,
     ) -> Self {
         let accept = move |Extension(sender): Extension<Sender>, mut request: RouterRequest| {
             let user = sender.user.as_ref().map(|user| (user.name.as_str(), &*user.groups));
@@ -64,6 +78,7 @@ impl SupervisorApi {
             .route(SHARED_PATH, post(shared_files))
             .route(MEMBER_PATH, post(add_member))
             .route(static_files::ROUTE, get(static_files::serve).with_state(static_files))
+            .route(ADDRESS_LEASES_PATH, post(address_leases).with_state(leases))
             .method_not_allowed_fallback(method_not_allowed)
             .route(tunnel::PATH, axum::routing::any(accept))
             .with_state(joins);
@@ -97,6 +112,27 @@ async fn add_member(
     request: RouterRequest,
 ) -> Result<RouterResponse, StatusResponse> {
     json(&joins.add_member(sender, request).await?)
+}
+
+async fn address_leases(
+    State(leases): State<Arc<AddressLeases>>,
+    Extension(sender): Extension<Sender>,
+    request: RouterRequest,
+) -> Result<RouterResponse, StatusResponse> {
+    let node = sender.user.as_ref().and_then(|user| tunnel::node_of(&user.name, &user.groups));
+    let Some(node) = node else {
+        let text = "leases of addresses require the client certificate of a node";
+        return Err(Status::failure(403, "Forbidden", text).into());
+    };
+    if !leases.has_pool() {
+        let text = "this server has no virtual addresses; see --lb-pool";
+        return Err(Status::failure(404, "NotFound", text).into());
+    }
+    let body = axum::body::to_bytes(request.into_body(), LEASES_BYTES_MAX).await;
+    let body = body.map_err(|e| Status::failure(400, "BadRequest", e.to_string()))?;
+    let request = serde_json::from_slice(&body)
+        .map_err(|e| Status::failure(400, "BadRequest", format!("not a lease request: {e}")))?;
+    json(&leases.answer_node(node, request).await)
 }
 
 async fn method_not_allowed(uri: Uri) -> StatusResponse {

@@ -57,6 +57,9 @@ pub fn render(status: &Status) -> String {
     render_server(status, &mut out);
     render_machine(status, &mut out);
     render_nodes(&status.nodes, &mut out);
+    for line in &status.virtual_addresses {
+        push(&mut out, "address", &format!("{}  held by {}", line.address, line.holder));
+    }
     if let Some(first) = status.certificates.first() {
         let count = status.certificates.len();
         let text = format!("{count}, the first expires in {} days", first.days_left);

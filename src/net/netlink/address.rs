@@ -7,11 +7,11 @@ use nix::libc::{IFA_ADDRESS, IFA_LOCAL, RTM_DELADDR, RTM_GETADDR, RTM_NEWADDR};
 use rtnetlink::packet_core::Emitable;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{
-    AddressAttribute, AddressHeader, AddressHeaderFlags, AddressMessage,
+    AddressAttribute, AddressHeader, AddressHeaderFlags, AddressMessage, CacheInfo,
 };
 
 use crate::netlink::{CREATE, REPLACE, Socket, attribute, encode};
-use settings::addr::from_octets;
+use settings::addr::{Family, from_octets};
 
 /// An address of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,22 @@ impl Socket {
     /// Adds an address to a link. An existing address is no error.
     pub(crate) fn add_address(&mut self, index: u32, ip: IpAddr, prefix: u8) -> io::Result<()> {
         self.request(RTM_NEWADDR, CREATE | REPLACE, &encode(&message(index, ip, prefix)))
+    }
+
+    /// Adds an address that no packet gets as its source by default, or changes when the kernel
+    /// removes it: after `seconds`, or never.
+    pub(crate) fn add_expiring_address(
+        &mut self,
+        index: u32,
+        ip: IpAddr,
+        seconds: Option<u32>,
+    ) -> io::Result<()> {
+        let mut message = message(index, ip, Family::of(ip).bits());
+        // The preferred time of zero is what keeps it from being a source (RFC 4862, section 5.5.4).
+        let mut times = CacheInfo::default();
+        times.ifa_valid = seconds.unwrap_or(u32::MAX);
+        message.attributes.push(AddressAttribute::CacheInfo(times));
+        self.request(RTM_NEWADDR, CREATE | REPLACE, &encode(&message))
     }
 
     /// Removes an address from a link.

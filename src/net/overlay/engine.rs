@@ -142,7 +142,8 @@ impl Engine {
             let mut ours: Vec<&str> = vxlan.iter().map(|link| link.name.as_str()).collect();
             ours.extend(Family::ALL.map(wireguard::link_name));
             ours.push(&self.config.bridge);
-            let present = machine.candidates(&ours);
+            let mut present = machine.candidates(&ours);
+            present.retain(|ip| !self.config.is_virtual(*ip));
             address::choose(&now, &self.families, &present, address::of_default_route)
         };
         for family in Family::ALL {

@@ -6,7 +6,7 @@ use crate::command_line::{Cli, Command, parse};
 
 /// The configuration of `kube-lite server` with these flags, without a configuration file and
 /// environment variables, or the first line of the error.
-fn config(flags: &[&str]) -> Result<Config, String> {
+pub(super) fn config(flags: &[&str]) -> Result<Config, String> {
     let argv =
         ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags).map(Into::into).collect();
     let Ok(Cli { command: Command::Server(args) }) = parse(argv, |_| None) else {

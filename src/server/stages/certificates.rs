@@ -48,6 +48,7 @@ fn server_certificates(
     let mut all_ips: Vec<IpAddr> = ips.into_iter().filter_map(|ip| ip.parse().ok()).collect();
     all_ips.extend(config.machine.node_ips.iter().copied().chain([config.advertise]));
     all_ips.extend(&config.machine.args.addresses.node_external_ip);
+    all_ips.extend(config.api_vip);
     let mut names: Vec<String> = dns.into_iter().cloned().collect();
     names.push(config.machine.node_name.clone());
     let names = Names {

@@ -21,6 +21,7 @@ use crate::server::reset;
 use crate::server::static_files::{self, StaticFiles};
 use crate::server::store_identity::StoreIdentity;
 use crate::server::supervisor_api::SupervisorApi;
+use crate::server::virtual_addresses::AddressLeases;
 
 /// Creates the service that joins machines, and claims the name of this machine's own node before
 /// another machine can ask for it. `port` is the bound port of the API.
@@ -81,7 +82,7 @@ pub(crate) fn listen(
     (certs, offer): (&ServerCerts, &tls::Offer),
     listener: TcpListener,
     joins: &Arc<JoinService>,
-    tunnels: &Tunnels,
+    (tunnels, leases): (&Tunnels, &Arc<AddressLeases>),
     data_dir: &Path,
     tasks: &Tasks,
 ) -> Result<(), CommandError> {
@@ -94,7 +95,8 @@ pub(crate) fn listen(
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())
         .map_err(|e| DATA_DIR.error(e))?;
     let static_files = StaticFiles::new(&data_dir.join(static_files::FOLDER));
-    let routes = SupervisorApi::new(Arc::clone(joins), tunnels.clone(), Arc::new(static_files));
+    let (joins, static_files) = (Arc::clone(joins), Arc::new(static_files));
+    let routes = SupervisorApi::new(joins, tunnels.clone(), static_files, Arc::clone(leases));
     let routes = Arc::new(routes);
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {

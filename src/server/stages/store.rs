@@ -18,6 +18,7 @@ use crate::server::datastore;
 use crate::server::members::join::JoinedCluster;
 use crate::server::members::{self, PeerListener};
 use crate::server::store_identity::{self, StoreIdentity};
+use crate::server::virtual_addresses::AddressLeases;
 
 /// The store, which answers, and its members.
 pub(crate) struct OpenStore {
@@ -29,6 +30,8 @@ pub(crate) struct OpenStore {
     pub(crate) peer_servers: PeerServers,
     /// Listener for other members.
     pub(crate) peer_listener: Arc<PeerListener>,
+    /// Leases of virtual addresses.
+    pub(crate) address_leases: Arc<AddressLeases>,
     /// Changes the keys of encryption at rest.
     pub(crate) secrets_encryption: Arc<SecretsEncryption>,
     /// Changes the CAs.
@@ -55,8 +58,10 @@ pub(crate) async fn open_store(
     let address = member.address.clone();
     let opened = store::open_member(settings, member, &tasks.store).await;
     let (embedded, members) = opened.map_err(|e| command_error_of(&e))?;
+    let address_leases = Arc::new(AddressLeases::new(config, &members));
+    let parts = (&members, keys, &address_leases);
     let peer_listener =
-        Arc::new(PeerListener::new(config, &certificates.certs, &members, keys, &tasks.peers)?);
+        Arc::new(PeerListener::new(config, &certificates.certs, parts, &tasks.peers)?);
     if config.cluster_init || has_joined || members.list().len() > 1 {
         peer_listener.ensure_bound().await?;
     }
@@ -83,6 +88,7 @@ pub(crate) async fn open_store(
         members,
         peer_servers: servers,
         peer_listener,
+        address_leases,
         secrets_encryption,
         ca_rotation,
     })
