@@ -2,6 +2,7 @@
 //! over a socket.
 
 mod attach;
+mod bandwidth;
 mod install;
 mod plugin_list;
 mod request;

@@ -1,7 +1,7 @@
 //! Sockets of the kernel's netlink interface, blocking, in the network namespace of their thread.
 //!
 //! Messages about links, addresses, routes and neighbours are those of rtnetlink; nftables,
-//! conntrack, WireGuard and ethtool, which it has no messages for, use [`Writer`].
+//! conntrack, traffic control, WireGuard and ethtool, which it has no messages for, use [`Writer`].
 
 pub(crate) mod address;
 pub(crate) mod conntrack;
@@ -10,6 +10,7 @@ pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod neighbour;
 pub(crate) mod route;
+pub(crate) mod traffic_control;
 pub(crate) mod vxlan;
 pub(crate) mod wireguard;
 

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
+use crate::cni::bandwidth::{Limits, ifb};
 use crate::cni::{Failure, Reply, Request};
 use crate::host;
 use crate::ipam::Lease;
@@ -130,8 +131,9 @@ pub(crate) struct Bridge {
 /// fails.
 pub(crate) fn add(request: &Request, lease: &Lease, bridge: &Bridge) -> Result<Value, Failure> {
     let namespace = open(&request.netns)?;
+    let limits = Limits::read(&request.config["runtimeConfig"]["bandwidth"])?;
     let mut socket = Socket::route().map_err(fault("cannot open a route socket"))?;
-    let existing = check_with(&mut socket, &namespace, request, lease);
+    let existing = check_with(&mut socket, &namespace, request, lease, &limits);
     if existing.is_err() {
         let host = &lease.host_link;
         socket.delete_link(host).map_err(fault(format!("cannot remove old link {host}")))?;
@@ -147,12 +149,13 @@ pub(crate) fn add(request: &Request, lease: &Lease, bridge: &Bridge) -> Result<V
             let port = socket.link(host).map_err(fault("cannot find the host link"))?;
             if let Some(port) = port {
                 socket.set_hairpin(port.index).map_err(fault("cannot set hairpin mode"))?;
+                limits.apply(&mut socket, &port)?;
             }
             inside(&namespace, || configure(&request.interface, lease, &bridge.gateways))
                 .map_err(fault(format!("cannot configure {} of the pod", request.interface)))
         });
         if let Err(failure) = done {
-            let _ = socket.delete_link(host);
+            let _ = remove_links(&mut socket, host);
             return Err(failure);
         }
     }
@@ -188,6 +191,7 @@ fn check_with(
     namespace: &File,
     request: &Request,
     lease: &Lease,
+    limits: &Limits,
 ) -> Result<(), Failure> {
     let host = socket.link(&lease.host_link).map_err(fault("cannot find the host link"))?;
     if !host.is_some_and(|l| l.up) {
@@ -216,10 +220,10 @@ fn check_with(
             return Err(Failure::io(format!("{interface} has no default route of {name}")));
         }
     }
-    Ok(())
+    limits.check(socket, &lease.host_link)
 }
 
-/// Whether the pod's link, addresses, routes and host ports are as the lease and the runtime say.
+/// Whether the pod's link, addresses, routes, bandwidth limits and host ports are as the lease and the runtime say.
 pub(crate) fn check(request: &Request, lease: &Lease) -> Result<(), Failure> {
     let told = request.config["prevResult"]["ips"].as_array().into_iter().flatten();
     for text in told.filter_map(|ip| ip["address"].as_str()) {
@@ -234,14 +238,20 @@ pub(crate) fn check(request: &Request, lease: &Lease) -> Result<(), Failure> {
         return Err(Failure::config("the host ports are not those that were set up"));
     }
     let namespace = open(&request.netns)?;
+    let limits = Limits::read(&request.config["runtimeConfig"]["bandwidth"])?;
     let mut socket = Socket::route().map_err(fault("cannot open a route socket"))?;
-    check_with(&mut socket, &namespace, request, lease)
+    check_with(&mut socket, &namespace, request, lease, &limits)
 }
 
 /// Removes the pod's link; nothing there is fine.
 pub(crate) fn remove(lease: &Lease) -> Result<(), Failure> {
     let mut socket = Socket::route().map_err(fault("cannot open a route socket"))?;
-    socket
-        .delete_link(&lease.host_link)
+    remove_links(&mut socket, &lease.host_link)
         .map_err(fault(format!("cannot remove {}", lease.host_link)))
+}
+
+/// Removes a host link and the link that limits it.
+fn remove_links(socket: &mut Socket, host_link: &str) -> io::Result<()> {
+    socket.delete_link(host_link)?;
+    socket.delete_link(&ifb(host_link))
 }

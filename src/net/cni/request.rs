@@ -123,21 +123,12 @@ impl Request {
         }
     }
 
-    /// The host ports that the runtime requests, for each of the pod's addresses. Fails if the
-    /// runtime requests a bandwidth limit, which is not supported.
+    /// The host ports that the runtime requests, for each of the pod's addresses.
     pub(crate) fn host_ports(
         &self,
         addresses: &[std::net::IpAddr],
     ) -> Result<Vec<HostPort>, Failure> {
         let runtime = &self.config["runtimeConfig"];
-        let limits = runtime["bandwidth"].as_object().into_iter().flatten();
-        if let Some((limit, _)) = limits.into_iter().find(|(_, v)| v.as_u64() != Some(0)) {
-            let message = format!(
-                "bandwidth limit {limit} is not supported: remove the annotations \
-                 kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth"
-            );
-            return Err(Failure::config(message));
-        }
         let mut out = Vec::new();
         for mapping in runtime["portMappings"].as_array().into_iter().flatten() {
             let field = |name: &str| member(mapping, name);
@@ -195,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn port_mappings_apply_per_family_and_bandwidth_limits_are_refused_by_name() {
+    fn port_mappings_apply_per_family() {
         let both = ["10.42.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         let ports = |mapping: Value| -> Vec<String> {
             let list = request(json!({"portMappings":[mapping]})).host_ports(&both).unwrap();
@@ -220,9 +211,6 @@ mod tests {
         assert!(ports(json!({"hostPort":0,"containerPort":8080})).is_empty());
         let bad = request(json!({"portMappings":[{"hostPort":70000,"containerPort":1}]}));
         assert_eq!(bad.host_ports(&both).unwrap_err().code, 7);
-        let limited = request(json!({"bandwidth":{"ingressRate":1000}}));
-        let message = limited.host_ports(&both).unwrap_err().message;
-        assert!(message.starts_with("bandwidth limit ingressRate is not supported"), "{message}");
     }
 
     #[test]

@@ -291,6 +291,7 @@ impl Server {
         let all: Vec<Lease> = self.ipam.lock().leases().cloned().collect();
         for lease in all {
             if !present.contains(&lease.host_link) {
+                attach::remove(&lease)?;
                 self.ipam
                     .lock()
                     .release(&lease.container, &lease.interface)

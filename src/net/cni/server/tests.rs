@@ -118,3 +118,41 @@ fn the_loopback_plugin_sets_lo_up_and_checks_it() {
     assert_eq!(call("CHECK"), None);
     assert_eq!(call("DEL"), None);
 }
+
+#[test]
+fn a_pod_has_the_bandwidth_limits_of_the_request_until_its_link_is_gone() {
+    if !privileged("a_pod_has_the_bandwidth_limits_of_the_request_until_its_link_is_gone") {
+        return;
+    }
+    in_namespace(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path());
+        let (_keep, blocks) = watch::channel(config.pod_cidrs.clone());
+        let (ports, _seen) = watch::channel(HostPorts::new());
+        let server = Server::open(&config, blocks.clone(), ports.clone()).unwrap();
+        let pod = Pod::new();
+        let limits = |rate: u64| {
+            serde_json::json!({"bandwidth": {"ingressRate": rate, "ingressBurst": u32::MAX,
+                "egressRate": 2 * rate, "egressBurst": u32::MAX}})
+        };
+        let call = |command: &str, rate: u64| request(command, "one", &pod, limits(rate));
+        let link = attach::host_link("one", "eth0");
+        let shown = || (shell(&format!("tc qdisc show dev {link} root")), shell("tc qdisc show"));
+        for rate in [8_000_000, 16_000_000] {
+            server.work(Command::Add, &call("ADD", rate)).unwrap();
+            server.work(Command::Check, &call("CHECK", rate)).unwrap();
+            let (host, all) = shown();
+            assert!(host.contains(&format!("rate {}Mbit", rate / 1_000_000)), "{host}");
+            assert!(all.contains(&format!("rate {}Mbit", rate / 500_000)), "{all}");
+        }
+        assert_eq!(server.work(Command::Check, &call("CHECK", 8_000_000)).unwrap_err().code, 5);
+        let none = request("ADD", "one", &pod, serde_json::json!({}));
+        server.work(Command::Add, &none).unwrap();
+        assert!(!shown().1.contains("tbf"), "an ADD without limits removes them");
+        server.work(Command::Add, &call("ADD", 8_000_000)).unwrap();
+        shell(&format!("ip link del {link}"));
+        assert!(shell("ip -o link show type ifb").contains("ifb"));
+        drop(Server::open(&config, blocks, ports).unwrap());
+        assert_eq!(shell("ip -o link show type ifb"), "");
+    });
+}
