@@ -45,7 +45,10 @@ impl<T> HostMap<T> {
     }
 
     /// All values for the host of a request, the most specific first.
-    pub fn matching<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a T> {
+    pub fn matching<'a, 'h>(
+        &'a self,
+        host: &'h str,
+    ) -> impl Iterator<Item = &'a T> + use<'a, 'h, T> {
         let names = match self.labels {
             WildcardLabels::One => 1,
             WildcardLabels::Many if self.wildcards.is_empty() => 0,
