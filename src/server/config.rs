@@ -354,9 +354,10 @@ fn own_addresses(
 }
 
 /// The administrator's kubeconfig: its path and mode.
-fn kubeconfig(args: &ServerArgs, locations: &Locations, mode: u32) -> (PathBuf, u32) {
+fn kubeconfig(args: &ServerArgs, locations: &Locations) -> Result<(PathBuf, u32), CommandError> {
     let path = args.write_kubeconfig.clone();
-    (path.unwrap_or_else(|| locations.config.join("kube-lite.yaml")), mode)
+    let path = path.unwrap_or_else(|| locations.config.join("kube-lite.yaml"));
+    Ok((path, kubeconfig_mode(&args.write_kubeconfig_mode)?))
 }
 
 /// The secrets that the flags set, with which servers and agents join.
@@ -403,7 +404,6 @@ impl Config {
         check_components(&args.disable)?;
         machine.without_effect.append(&mut components.without_effect);
         machine.without_effect.append(&mut apiserver.settings.without_effect);
-        let mode = kubeconfig_mode(&args.write_kubeconfig_mode)?;
         let is_disabled = |name: &str| args.disable.iter().any(|d| d == name);
         if is_disabled("coredns") {
             cluster_dns.clear();
@@ -414,7 +414,6 @@ impl Config {
         machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
         let (advertise, peer_address) = own_addresses(&args, &machine, &cluster);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);
-        let node_ports = node_ports(&args.service_node_port_range)?;
         let [token, agent_token] = join_secrets(&args, join.is_some())?;
         Ok(Self {
             cluster,
@@ -431,8 +430,8 @@ impl Config {
             peer_address,
             api_vip,
             tls_san: args.tls_san.clone(),
-            node_ports,
-            kubeconfig: kubeconfig(&args, locations, mode),
+            node_ports: node_ports(&args.service_node_port_range)?,
+            kubeconfig: kubeconfig(&args, locations)?,
             kubeconfig_group: kubeconfig_group(args.write_kubeconfig_group.as_deref())?,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,

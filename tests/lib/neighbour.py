@@ -1,8 +1,9 @@
 """Asks which machines of a link have an address, by ARP or neighbour discovery.
 
 usage: neighbour.py owners INTERFACE ADDRESS [SECONDS]      all hardware addresses that answer
-       neighbour.py other INTERFACE ADDRESS MAC SECONDS     milliseconds until another one than MAC
-                                                            answers, or `never`
+       neighbour.py other INTERFACE ADDRESS MAC SECONDS     prints `asks`, and then the time at which
+                                                            another one than MAC answers, in seconds
+                                                            since the epoch, or `never`
 """
 
 import ipaddress
@@ -98,11 +99,12 @@ def main():
         return
     avoided, seconds = rest[0], float(rest[1])
     begun = time.monotonic()
+    print("asks", flush=True)
     while time.monotonic() - begun < seconds:
         link.ask()
         for owner in link.answers(0.02):
             if owner != avoided:
-                print(round((time.monotonic() - begun) * 1000))
+                print(time.time())
                 return
     print("never")
 
