@@ -116,7 +116,7 @@ class Nginx(Side):
             proxy_set_header Connection ""; proxy_set_header Host $host;
             proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-Forwarded-For $remote_addr;
             proxy_set_header X-Forwarded-Host $host; proxy_set_header X-Forwarded-Proto $scheme;
-            proxy_set_header X-Forwarded-Port $server_port;
+            proxy_set_header X-Forwarded-Port $server_port; proxy_max_temp_file_size 0;
           }}"""
         scratch, servers = self.args.scratch, []
         for n, host in enumerate(hosts(routes)):

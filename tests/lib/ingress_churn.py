@@ -1,5 +1,5 @@
-"""Changes endpoints, certificates and routes of one host every 100 ms, until the file `end` exists in
-the scratch folder; a server that is away is tried again. Prints the number of changes. For
+"""Changes endpoints, certificates and routes of one host every 100 ms, until the file `end` exists
+in the scratch folder; a server that is away is tried again. Prints the number of changes. For
 tests/ingress-churn."""
 
 import argparse, base64, http.client, itertools, json, os, pathlib, ssl, time
@@ -69,12 +69,13 @@ def main():
     args = parser.parse_args()
     api = Api(args.kubeconfig, args.scratch)
     endpoints = args.endpoints.split(",")
+
+    def encoded(name):
+        return base64.b64encode(pathlib.Path(args.scratch, name).read_bytes()).decode()
+
     secrets = [
-        {
-            name: base64.b64encode(pathlib.Path(args.scratch, f"{cert}.{end}").read_bytes()).decode()
-            for name, end in (("tls.crt", "crt"), ("tls.key", "key"))
-        }
-        for cert in ("one", "two")
+        {"tls.crt": encoded(f"{name}.crt"), "tls.key": encoded(f"{name}.key")}
+        for name in ("one", "two")
     ]
 
     def addresses(which):

@@ -3,6 +3,8 @@
 //! request, half of them with TLS. Prints a line `failed UNIX_MS KIND STAGE REASON` for each request
 //! without a whole answer, and at the end a line of counts for each kind.
 
+#![expect(clippy::print_stdout, reason = "a program that prints its results")]
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::SocketAddr;
