@@ -42,7 +42,7 @@ pub enum NoCertificate {
 impl Certificates {
     /// No certificates but that for unknown names.
     pub fn new(default: Option<Arc<CertifiedKey>>) -> Self {
-        Self { names: HostMap::new(WildcardLabels::Many), default }
+        Self { names: HostMap::new(WildcardLabels::One), default }
     }
 
     /// Sets the certificate for a host as objects write it, unless an earlier call has set it.
