@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 
 use crate::proxy::pool::Pool;
 use crate::proxy::upstream::UpstreamTls;
+use crate::routes::affinity::EndpointId;
 use crate::routes::edits::{HeaderEdits, Rewrite};
 
 /// How long an endpoint that refused a connection gets no requests while others exist (nginx's
@@ -136,6 +137,28 @@ impl Backend {
         for gone in old.iter().filter(|e| !addresses.contains(&e.address)) {
             gone.pool.close();
         }
+    }
+
+    /// Whether no endpoint is ready.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.endpoints.load().is_empty()
+    }
+
+    /// The endpoint of a session.
+    pub(crate) fn endpoint(&self, id: EndpointId) -> Option<Arc<Endpoint>> {
+        let endpoints = self.endpoints.load();
+        endpoints.iter().find(|e| EndpointId::new(&self.name, e.address) == id).cloned()
+    }
+
+    /// The endpoint for a request with a session: that of the session unless it failed, else any.
+    pub(crate) fn choose_for(
+        &self,
+        session: Option<EndpointId>,
+        tried: &[SocketAddr],
+    ) -> Option<Arc<Endpoint>> {
+        let known = session.and_then(|id| self.endpoint(id));
+        let usable = known.filter(|e| !tried.contains(&e.address) && !e.is_paused());
+        usable.or_else(|| self.choose(tried))
     }
 
     /// The endpoint for a request: of two neighbours in turn, the one with fewer requests. Those in

@@ -14,6 +14,7 @@ use client::{Client, Error, EventRecorder, Informer, Informers, Patch, Scope, gv
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::auth_secrets::{self, AuthSecrets};
 use crate::objects::ingress::{Classes, Problem, References, compile};
 use crate::objects::services::BackendRegistry;
 use crate::{HTTP_PORT, HTTPS_PORT};
@@ -36,6 +37,11 @@ struct Controller {
     classes: Informer<IngressClass>,
     services: Informer<Service>,
     secrets: Informer<Secret>,
+    /// The users of Ingresses with authentication, and the client that reads them.
+    auth_secrets: AuthSecrets,
+    reader: Client,
+    tasks: Tasks,
+    wake: Arc<Notify>,
     nodes: Informer<Node>,
     slices: Informer<EndpointSlice>,
     /// Problems that have an event.
@@ -48,7 +54,8 @@ impl References for Controller {
     }
 
     fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
-        self.secrets.get(namespace, name)
+        let with_certificate = self.secrets.get(namespace, name);
+        with_certificate.or_else(|| self.auth_secrets.get(namespace, name))
     }
 }
 
@@ -62,6 +69,10 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         classes: informers.of(),
         services: informers.of(),
         secrets: informers.scoped(secrets),
+        auth_secrets: AuthSecrets::default(),
+        reader: informers.client().clone(),
+        tasks: tasks.clone(),
+        wake: Arc::clone(&wake),
         nodes: informers.of(),
         slices: informers.of(),
         client,
@@ -211,6 +222,10 @@ impl Controller {
         self.write_endpoints(service.as_ref()).await?;
         let classes = Classes::new(&self.classes.list(""));
         let ingresses = self.ingresses.list("");
+        let names = auth_secrets::wanted(&ingresses, &classes);
+        let wake = Arc::clone(&self.wake);
+        let from = (&self.reader, &self.tasks);
+        self.auth_secrets.follow(&names, from, move || wake.notify_one()).await;
         self.report(&ingresses, &classes);
         let wanted = addresses(service.as_ref());
         for ingress in ingresses.iter().filter(|ingress| classes.contain(ingress)) {

@@ -20,6 +20,7 @@ use rustls::sign::CertifiedKey;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
+use crate::auth_secrets::{self, AuthSecrets};
 use crate::handover::Handover;
 use crate::objects::ingress::{Classes, Compiled, References, compile};
 use crate::objects::services::BackendRegistry;
@@ -100,6 +101,8 @@ struct Caches {
     slices: Informer<EndpointSlice>,
     /// Started by the first Ingress with TLS.
     secrets: Option<Informer<Secret>>,
+    /// The users of Ingresses with authentication.
+    auth_secrets: Arc<Mutex<AuthSecrets>>,
 }
 
 impl References for Caches {
@@ -108,7 +111,8 @@ impl References for Caches {
     }
 
     fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
-        self.secrets.as_ref()?.get(namespace, name)
+        let with_certificate = self.secrets.as_ref().and_then(|all| all.get(namespace, name));
+        with_certificate.or_else(|| self.auth_secrets.lock().get(namespace, name))
     }
 }
 
@@ -131,7 +135,7 @@ impl Caches {
                 note.service(namespace, name);
             }
         });
-        Self { ingresses, classes, services, slices, secrets: None }
+        Self { ingresses, classes, services, slices, secrets: None, auth_secrets: Arc::default() }
     }
 
     async fn synced(&self) {
@@ -157,8 +161,9 @@ struct Follower {
     /// For clients that name no known host.
     default: Arc<CertifiedKey>,
     dirty: Arc<Dirty>,
-    /// Reads Secrets of type `kubernetes.io/tls`.
+    /// Reads Secrets of type `kubernetes.io/tls`, and those with users of Ingresses.
     secrets: Informers,
+    tasks: Tasks,
 }
 
 /// Serves the Ingresses of the cluster on this node until shutdown. `informers` belong to the
@@ -201,6 +206,7 @@ pub async fn run(
         default,
         dirty,
         secrets: Informers::new(node, tasks.clone()),
+        tasks: tasks.clone(),
     };
     // Clients are served once the routes exist, so that a start answers none with 404.
     follower.dirty.routes();
@@ -273,6 +279,7 @@ impl Follower {
         let services = std::mem::take(&mut *self.dirty.services.lock());
         if self.dirty.routes.swap(false, Ordering::AcqRel) {
             self.watch_secrets().await;
+            self.watch_auth_secrets().await;
             return Ok(base::tasks::blocking(move || {
                 self.rebuild();
                 self
@@ -303,6 +310,18 @@ impl Follower {
         secrets.on_change(move |_| note.routes());
         secrets.synced().await;
         self.caches.secrets = Some(secrets);
+    }
+
+    /// Follows the Secrets with users of Ingresses.
+    async fn watch_auth_secrets(&mut self) {
+        let classes = Classes::new(&self.caches.classes.list(""));
+        let wanted = auth_secrets::wanted(&self.caches.ingresses.list(""), &classes);
+        let note = Arc::clone(&self.dirty);
+        // Taken out, because no lock is held while Secrets are read.
+        let mut all = std::mem::take(&mut *self.caches.auth_secrets.lock());
+        let from = (self.secrets.client(), &self.tasks);
+        all.follow(&wanted, from, move || note.routes()).await;
+        *self.caches.auth_secrets.lock() = all;
     }
 
     fn rebuild(&mut self) {

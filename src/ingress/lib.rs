@@ -4,6 +4,7 @@
 //! [`routes`] is pure: a table for each listener, exchanged as a whole. [`backend`] holds what
 //! changes without a new table: endpoints and their connections. [`proxy`] serves clients.
 
+mod auth_secrets;
 pub mod backend;
 pub mod controller;
 mod follow;

@@ -1,6 +1,7 @@
 //! The HTTP proxy: connections of clients, requests to endpoints, answers without buffering.
 
 mod any_client;
+mod any_server;
 pub(crate) mod body;
 mod connection;
 pub mod entry;
@@ -8,6 +9,7 @@ mod exchange;
 mod headers;
 mod mirror;
 pub(crate) mod pool;
+mod session;
 pub(crate) mod stream;
 mod tcp;
 mod tls;

@@ -1,19 +1,26 @@
 //! The routes of a listener: immutable, compiled from objects, exchanged as a whole.
 
+pub mod affinity;
+pub mod auth;
+pub mod canary;
 pub mod cors;
 pub mod edits;
 pub mod hosts;
 pub mod path;
+pub mod pattern;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, request};
 use regex::Regex;
 use settings::Cidr;
 
 use crate::backend::{Backend, Split};
+use affinity::Affinity;
+use auth::BasicAuth;
+use canary::Canary;
 use cors::Cors;
 use edits::{HeaderEdits, Redirect, Rewrite};
 use hosts::{HostMap, WildcardLabels};
@@ -177,6 +184,14 @@ pub struct Forward {
     pub cors: Option<Cors>,
     /// Repeated attempts.
     pub retry: Option<Retry>,
+    /// Another backend for some requests.
+    pub canary: Option<Canary>,
+    /// Sessions.
+    pub affinity: Option<Affinity>,
+    /// Names and passwords of clients.
+    pub auth: Option<Arc<BasicAuth>>,
+    /// Instead of backends without endpoints.
+    pub fallback: Option<Arc<Backend>>,
 }
 
 /// What a rule does with a request.
@@ -186,6 +201,8 @@ pub enum Action {
     Forward(Box<Forward>),
     /// Answers with a redirect.
     Redirect(Redirect),
+    /// Answers with a redirect to the same place for each request.
+    Location(StatusCode, HeaderValue),
     /// Answers with a status.
     Status(StatusCode),
 }

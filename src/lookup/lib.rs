@@ -128,6 +128,7 @@ resources! {
     STORAGE_CLASSES = "storage.k8s.io", "v1", "storageclasses";
     VOLUME_ATTACHMENTS = "storage.k8s.io", "v1", "volumeattachments";
     RUNTIME_CLASSES = "node.k8s.io", "v1", "runtimeclasses";
+    INGRESSES = "networking.k8s.io", "v1", "ingresses";
     INGRESS_CLASSES = "networking.k8s.io", "v1", "ingressclasses";
     PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
     CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";

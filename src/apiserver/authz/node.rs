@@ -1,6 +1,8 @@
 //! The Node authorizer: a node reads the objects that its own pods need, and writes its own
 //! objects.
 
+mod ingress;
+
 use std::sync::Arc;
 
 use api::{Gvr, Object, Status};
@@ -147,7 +149,10 @@ impl Node {
                 self.names_node(gvr, a.namespace, a.name, node).await
             }
             "secrets" => match self.any_pod(node, a).await {
-                Ok(false) => self.secret_of_volume(node, a).await,
+                Ok(false) => match self.secret_of_volume(node, a).await {
+                    Ok(false) => ingress::names_secret(&*self.lookup, a.namespace, a.name).await,
+                    found => found,
+                },
                 found => found,
             },
             _ => self.any_pod(node, a).await,

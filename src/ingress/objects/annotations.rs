@@ -2,14 +2,26 @@
 //! the prefix of ingress-nginx. Annotations of these prefixes and of Traefik's that are not in the
 //! table are reported, so that none is ignored silently.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::time::Duration;
+pub mod auth;
+pub mod canary;
+mod cors;
+pub mod sessions;
+mod values;
 
-use settings::{Cidr, Family};
+use std::collections::BTreeMap;
+
+use http::{HeaderValue, StatusCode};
+use settings::Cidr;
 
 use crate::backend::Protocol;
 use crate::routes::Timeouts;
+use crate::routes::cors::Cors;
+use crate::routes::pattern::PatternError;
+use auth::AuthSettings;
+use canary::CanarySettings;
+use cors::CorsSettings;
+use sessions::Sessions;
+use values::{boolean, list, location, ranges, redirect_status, seconds, size};
 
 /// The prefix of kube-lite's own annotations.
 const OWN: &str = "ingress.kube-lite.io/";
@@ -33,15 +45,26 @@ enum AnnotationError {
     Range(#[from] settings::BadCidr),
     #[error("must be a number of seconds above 0, not {0:?}")]
     Seconds(String),
+    #[error("must be a number, not {0:?}")]
+    Number(String),
     #[error("must be a size such as 8m, not {0:?}")]
     Size(String),
+    #[error("must be a URL or a path without variables, not {0:?}")]
+    Location(String),
+    #[error("must be a path that starts with a slash, not {0:?}")]
+    Path(String),
+    #[error("is not valid: {0}")]
+    Pattern(#[from] PatternError),
 }
 
 /// What the annotations of an Ingress change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// `ssl-redirect`, `force-ssl-redirect`: requests over plain HTTP are redirected.
-    pub https_only: Option<bool>,
+    /// `force-ssl-redirect`, or `websecure` as the only entry point: requests over plain HTTP are
+    /// redirected.
+    https_only: Option<bool>,
+    /// `ssl-redirect`: the same for an Ingress with TLS.
+    tls_redirect: Option<bool>,
     /// `proxy-body-size`: largest body of a request in bytes; 0 is unlimited.
     pub body_bytes_max: u64,
     /// `whitelist-source-range`, `allowlist-source-range`: clients that are served; empty is all.
@@ -50,8 +73,32 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// `backend-protocol`.
     pub protocol: Option<Protocol>,
+    /// `backend-protocol: HTTPS` or `GRPCS`: connections to endpoints are encrypted; certificates
+    /// are not verified, as without `proxy-ssl-verify` of nginx.
+    pub backend_tls: bool,
     /// `upstream-vhost`: the host that endpoints see.
     pub host: Option<String>,
+    /// `rewrite-target`: the path that endpoints see, with `$1` for groups of the rule's path.
+    pub rewrite: Option<String>,
+    /// `use-regex`: paths are regular expressions.
+    pub use_regex: bool,
+    /// `canary*`.
+    pub canary: CanarySettings,
+    /// `affinity`, `session-cookie-*`.
+    pub sessions: Sessions,
+    /// `auth-*`.
+    pub auth: AuthSettings,
+    /// `app-root`: where requests for `/` are redirected to.
+    pub app_root: Option<String>,
+    /// `server-alias`: further hosts of each rule with a host.
+    pub aliases: Vec<String>,
+    /// `default-backend`: a Service of the namespace for backends without endpoints.
+    pub fallback: Option<String>,
+    permanent: Option<HeaderValue>,
+    permanent_status: Option<StatusCode>,
+    temporal: Option<HeaderValue>,
+    temporal_status: Option<StatusCode>,
+    cors: CorsSettings,
 }
 
 /// Reads the annotations; what cannot be honoured is returned as sentences.
@@ -76,23 +123,57 @@ impl Settings {
     /// Sets one annotation by its name without the prefix.
     fn set(&mut self, name: &str, value: &str) -> Result<(), AnnotationError> {
         match name {
-            "ssl-redirect" | "force-ssl-redirect" => self.https_only = Some(boolean(value)?),
+            "force-ssl-redirect" => self.https_only = Some(boolean(value)?),
+            "ssl-redirect" => self.tls_redirect = Some(boolean(value)?),
             "proxy-body-size" => self.body_bytes_max = size(value)?,
-            "whitelist-source-range" | "allowlist-source-range" => {
-                let list = value.split(',').map(str::trim).filter(|text| !text.is_empty());
-                self.sources = list.map(range).collect::<Result<_, AnnotationError>>()?;
-            }
+            "whitelist-source-range" | "allowlist-source-range" => self.sources = ranges(value)?,
             "proxy-connect-timeout" => self.timeouts.connect = seconds(value)?,
             "proxy-read-timeout" => self.timeouts.backend = Some(seconds(value)?),
             "backend-protocol" => {
-                self.protocol = Some(match value {
-                    "HTTP" => Protocol::Http1,
-                    "GRPC" => Protocol::Http2,
-                    other => return Err(AnnotationError::Value(other.to_owned())),
-                });
+                (self.protocol, self.backend_tls) = match value.to_ascii_uppercase().as_str() {
+                    "HTTP" => (Some(Protocol::Http1), false),
+                    "HTTPS" => (Some(Protocol::Http1), true),
+                    "GRPC" => (Some(Protocol::Http2), false),
+                    "GRPCS" => (Some(Protocol::Http2), true),
+                    _ => return Err(AnnotationError::Value(value.to_owned())),
+                };
             }
+            // Certificates of endpoints are not verified, as is nginx's default.
+            "proxy-ssl-verify" if value == "off" => {}
+            "proxy-ssl-verify" => return Err(AnnotationError::Value(value.to_owned())),
             "upstream-vhost" => self.host = Some(value.to_owned()),
-            _ => return Err(AnnotationError::Unknown),
+            _ => return self.set_other(name, value),
+        }
+        Ok(())
+    }
+
+    /// Paths and redirects, and the groups of annotations that have a file of their own.
+    fn set_other(&mut self, name: &str, value: &str) -> Result<(), AnnotationError> {
+        match name {
+            "rewrite-target" | "app-root" => {
+                let is_path = value.starts_with('/') || value.starts_with('$');
+                if !is_path || value.starts_with("$scheme") {
+                    return Err(AnnotationError::Path(value.to_owned()));
+                }
+                let field = if name == "app-root" { &mut self.app_root } else { &mut self.rewrite };
+                *field = Some(value.to_owned());
+            }
+            "use-regex" => self.use_regex = boolean(value)?,
+            "permanent-redirect" => self.permanent = Some(location(value)?),
+            "permanent-redirect-code" => self.permanent_status = Some(redirect_status(value)?),
+            "temporal-redirect" => self.temporal = Some(location(value)?),
+            "temporal-redirect-code" => self.temporal_status = Some(redirect_status(value)?),
+            "server-alias" => {
+                self.aliases = list(value).into_iter().map(str::to_owned).collect();
+            }
+            "default-backend" => self.fallback = Some(value.to_owned()),
+            _ => {
+                let done = self.canary.set(name, value);
+                let done = done.or_else(|| self.sessions.set(name, value));
+                let done = done.or_else(|| self.auth.set(name, value));
+                let done = done.or_else(|| self.cors.set(name, value));
+                return done.unwrap_or(Err(AnnotationError::Unknown));
+            }
         }
         Ok(())
     }
@@ -106,50 +187,31 @@ impl Settings {
         }
         Ok(())
     }
-}
 
-fn boolean(value: &str) -> Result<bool, AnnotationError> {
-    value.parse().map_err(|_| AnnotationError::Boolean(value.to_owned()))
-}
-
-/// An address or a range in CIDR notation.
-fn range(text: &str) -> Result<Cidr, AnnotationError> {
-    let block = match text.parse::<IpAddr>() {
-        Ok(address) => Cidr::new(address, Family::of(address).bits()),
-        Err(_) => text.parse(),
-    };
-    Ok(block?)
-}
-
-/// A number of seconds.
-fn seconds(value: &str) -> Result<Duration, AnnotationError> {
-    let digits = value.strip_suffix('s').unwrap_or(value);
-    match digits.parse::<u32>() {
-        Ok(number) if number > 0 => Ok(Duration::from_secs(u64::from(number))),
-        _ => Err(AnnotationError::Seconds(value.to_owned())),
+    /// Whether requests over plain HTTP are redirected; `has_tls` is whether the Ingress has TLS.
+    pub fn https_only(&self, has_tls: bool) -> bool {
+        let by_tls = has_tls && self.tls_redirect.unwrap_or(false);
+        self.https_only.unwrap_or(false) || by_tls
     }
-}
 
-/// A size as nginx writes it: bytes, or with `k`, `m`, `g`.
-fn size(value: &str) -> Result<u64, AnnotationError> {
-    let lower = value.to_ascii_lowercase();
-    let (digits, unit) = match lower.strip_suffix(['k', 'm', 'g']) {
-        Some(digits) => (digits, lower.get(digits.len()..).unwrap_or_default()),
-        None => (lower.as_str(), ""),
-    };
-    let factor: u64 = match unit {
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        _ => 1,
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    bytes.ok_or_else(|| AnnotationError::Size(value.to_owned()))
+    /// Where all requests are redirected to. The temporal redirect comes first, as in ingress-nginx.
+    pub fn redirect(&self) -> Option<(StatusCode, HeaderValue)> {
+        let permanent = self.permanent_status.unwrap_or(StatusCode::MOVED_PERMANENTLY);
+        let temporal = self.temporal_status.unwrap_or(StatusCode::FOUND);
+        let first = self.temporal.clone().map(|location| (temporal, location));
+        first.or_else(|| self.permanent.clone().map(|location| (permanent, location)))
+    }
+
+    /// The cross-origin requests that are allowed.
+    pub fn cors(&self) -> Option<Cors> {
+        self.cors.cors()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn read_all(list: &[(&str, &str)]) -> (Settings, Vec<String>) {
         let map = list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -1,6 +1,7 @@
 //! Ingresses become routes.
 
 use super::*;
+use crate::routes::Action;
 use serde_json::{Value, json};
 
 struct Cluster;
@@ -58,6 +59,7 @@ fn route(compiled: &Compiled, host: &str, path: &str) -> Option<String> {
         }
         Action::Status(status) => status.as_u16().to_string(),
         Action::Redirect(_) => "redirect".into(),
+        Action::Location(status, location) => format!("{status} {}", location.to_str().unwrap()),
     })
 }
 
@@ -154,4 +156,142 @@ fn what_cannot_be_served_answers_503_and_is_reported() {
             "the default certificate is used: Secret n/broken: tls.crt: no certificate in PEM",
         ]
     );
+}
+
+/// An Ingress of the path `/` of `a.example` with annotations of ingress-nginx.
+fn annotated(name: &str, created: &str, service: &str, annotations: &[(&str, &str)]) -> Ingress {
+    let rules = json!({"rules": [{"host": "a.example",
+        "http": {"paths": [path("Prefix", "/", service)]}}]});
+    let mut ingress = ingress(name, created, rules);
+    let list = annotations
+        .iter()
+        .map(|(key, value)| (format!("nginx.ingress.kubernetes.io/{key}"), (*value).to_owned()));
+    ingress.metadata.annotations = Some(list.collect());
+    ingress
+}
+
+fn chosen(compiled: &Compiled, headers: &[(&'static str, &'static str)]) -> String {
+    let mut request = http::Request::get("/");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let (parts, ()) = request.body(()).unwrap().into_parts();
+    let rule = compiled.routes.find("a.example", "/", &parts).unwrap();
+    let Action::Forward(forward) = &rule.action else { panic!("{rule:?}") };
+    forward.choose(&parts.headers).unwrap().backend.as_ref().unwrap().name.to_string()
+}
+
+#[test]
+fn a_canary_takes_requests_of_the_other_ingress() {
+    let day = "2026-01-01T00:00:00Z";
+    // The canary may be older than the Ingress.
+    let canary = |name: &str, more: (&str, &str)| {
+        annotated(name, "2025-01-01T00:00:00Z", "new", &[("canary", "true"), more])
+    };
+    let list = vec![
+        annotated("main", day, "old", &[]),
+        canary("first", ("canary-by-header", "x-new")),
+        canary("second", ("canary-weight", "100")),
+    ];
+    let out = compiled(list);
+    assert_eq!(chosen(&out, &[]), "n/old:http");
+    assert_eq!(chosen(&out, &[("x-new", "always")]), "n/new:http");
+    let messages: Vec<&str> = out.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(messages, ["path / of a.example has an older canary; this one has no effect"]);
+    let alone = compiled(vec![canary("first", ("canary-weight", "1"))]);
+    assert_eq!(route(&alone, "a.example", "/"), None);
+    assert!(alone.problems[0].message.contains("has no other Ingress"), "{:?}", alone.problems);
+}
+
+#[test]
+fn annotations_change_rules() {
+    let day = "2026-01-01T00:00:00Z";
+    let with = |list: &[(&str, &str)]| compiled(vec![annotated("i", day, "web", list)]);
+    for (list, expected) in [
+        (
+            vec![("permanent-redirect", "https://b.example/x")],
+            "301 Moved Permanently https://b.example/x",
+        ),
+        (
+            vec![("permanent-redirect", "https://b.example"), ("temporal-redirect", "/y")],
+            "302 Found /y",
+        ),
+        (
+            vec![("permanent-redirect", "/x"), ("permanent-redirect-code", "308")],
+            "308 Permanent Redirect /x",
+        ),
+        (vec![("app-root", "/app")], "redirect"),
+        (vec![("backend-protocol", "HTTPS")], "n/web:http"),
+        // Without the Secret nobody is served.
+        (vec![("auth-type", "basic"), ("auth-secret", "missing")], "503"),
+        (vec![("auth-type", "basic")], "503"),
+        (vec![("auth-type", "digest"), ("auth-secret", "users")], "503"),
+        (vec![("auth-type", "basic"), ("auth-secret", "other/users")], "503"),
+        (vec![("default-backend", "missing")], "503"),
+    ] {
+        let out = with(&list);
+        assert_eq!(route(&out, "a.example", "/").as_deref(), Some(expected), "{list:?}");
+    }
+    let out = with(&[("server-alias", "b.example, c.example")]);
+    for host in ["b.example", "c.example"] {
+        assert_eq!(route(&out, host, "/").as_deref(), Some("n/web:http"), "{host}");
+    }
+}
+
+#[test]
+fn expressions_of_paths_are_bounded_and_the_longest_wins() {
+    let day = "2026-01-01T00:00:00Z";
+    let with = |name: &str, paths: Value| {
+        let mut ingress =
+            ingress(name, day, json!({"rules": [{"host": "a.example", "http": {"paths": paths}}]}));
+        let key = "ingress.kube-lite.io/use-regex".to_owned();
+        ingress.metadata.annotations = Some([(key, "true".to_owned())].into());
+        ingress
+    };
+    let kind = "ImplementationSpecific";
+    let out = compiled(vec![with(
+        "i",
+        json!([
+            path(kind, "/(.*)", "any"),
+            path(kind, "/api/v[0-9]+", "api"),
+            path(kind, "/(?=x)", "bad"),
+            path("Exact", "/api/v1", "exact")
+        ]),
+    )]);
+    for (request, expected) in
+        [("/API/v22/x", "api"), ("/x", "any"), ("/api/v1", "exact"), ("/api/vx", "any")]
+    {
+        let expected = format!("n/{expected}:http");
+        assert_eq!(route(&out, "a.example", request), Some(expected), "{request}");
+    }
+    assert_eq!(out.problems.len(), 1);
+    assert!(out.problems[0].message.contains("cannot be used"), "{:?}", out.problems);
+    let many: Vec<Value> = (0..600).map(|n| path(kind, &format!("/{n}/(a|b)"), "web")).collect();
+    let start = std::time::Instant::now();
+    let out = compiled(vec![with("many", many.into())]);
+    println!("600 expressions: {:?}", start.elapsed());
+    assert_eq!(out.problems.len(), 100);
+}
+
+/// Prints time and size for 10,000 routes; run it with `--nocapture`.
+#[test]
+fn ten_thousand_routes_are_compiled_in_little_time() {
+    let day = "2026-01-01T00:00:00Z";
+    let list: Vec<Ingress> = (0..1000)
+        .map(|n| {
+            let paths: Vec<Value> =
+                (0..10).map(|p| path("Prefix", &format!("/p{p}"), &format!("s{n}"))).collect();
+            ingress(
+                &format!("i{n}"),
+                day,
+                json!({"rules": [{"host": format!("h{n}.example"), "http": {"paths": paths}}]}),
+            )
+        })
+        .collect();
+    let start = std::time::Instant::now();
+    let out = compiled(list);
+    println!("10,000 routes: {:?}", start.elapsed());
+    assert!(out.problems.is_empty());
+    assert_eq!(route(&out, "h999.example", "/p9/x").as_deref(), Some("n/s999:http"));
+    assert_eq!(route(&out, "h999.example", "/p10"), None);
 }

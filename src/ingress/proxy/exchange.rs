@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Kind, Tasks};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, LOCATION, ORIGIN};
+use http::header::{CONTENT_TYPE, HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -17,8 +17,11 @@ use super::body::{Lease, RequestBody, ResponseBody};
 use super::connection::Listener;
 use super::headers::{self, ClientAddress};
 use super::pool::SendError;
+use super::session::{ServedBy, Session, set_session};
 use super::{mirror, upgrade};
 use crate::backend::{ActiveRequest, Backend, Protocol};
+use crate::routes::affinity::EndpointId;
+use crate::routes::auth::{BasicAuth, Refusal};
 use crate::routes::edits::{Redirect, Rewrite};
 use crate::routes::{Action, Forward, Rule, Timeouts, hosts, path};
 
@@ -34,6 +37,9 @@ const TO_HTTPS: Redirect = Redirect {
     path: None,
     status: StatusCode::PERMANENT_REDIRECT,
 };
+
+/// Paths of challenges of certificate authorities.
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
 /// A client's connection.
 #[derive(Debug, Clone)]
@@ -152,7 +158,15 @@ fn find(
     match &rule.action {
         Action::Status(status) => respond(*status),
         Action::Redirect(redirect) => Err(Box::new(redirected(redirect, &parts.uri, &host, own))),
-        Action::Forward(forward) if forward.https_only && !client.secure => {
+        Action::Location(status, location) => {
+            let mut response = answer(*status);
+            response.headers_mut().insert(LOCATION, location.clone());
+            Err(Box::new(response))
+        }
+        // An authority that checks a challenge (RFC 8555, 8.3) begins with plain HTTP.
+        Action::Forward(forward)
+            if forward.https_only && !client.secure && !path.starts_with(CHALLENGES) =>
+        {
             Err(Box::new(redirected(&TO_HTTPS, &parts.uri, &host, own)))
         }
         Action::Forward(_) => Ok(Arc::clone(rule)),
@@ -240,9 +254,17 @@ async fn forwarded(
     if let Some(response) = refused(&client, forward, &parts, &body) {
         return Ok(response);
     }
+    if let Some(auth) = &forward.auth
+        && let Err(refusal) = auth.check(&parts.headers).await
+    {
+        return Ok(unauthorized(auth, refusal));
+    }
     // No weight at all means that no backend is to be used.
-    let chosen = forward.split.choose().ok_or(Failure::NoBackend)?;
+    let chosen = forward.choose(&parts.headers).ok_or(Failure::NoBackend)?;
     let backend = chosen.backend.as_ref().ok_or(Failure::NoBackend)?;
+    let fallback = forward.fallback.as_ref().filter(|_| backend.is_empty());
+    let backend = fallback.unwrap_or(backend);
+    let session = forward.affinity.as_ref().map(|a| Session(a.endpoint(&parts.headers)));
     let upgrade = upgrade::wanted(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
     let origin = forward.cors.as_ref().and_then(|_| parts.headers.get(ORIGIN).cloned());
     let rewrite = chosen.rewrite.as_ref().or(forward.rewrite.as_ref());
@@ -263,6 +285,9 @@ async fn forwarded(
         parts.extensions.remove::<hyper::upgrade::OnUpgrade>()
     });
     parts.extensions.clear();
+    if let Some(session) = session {
+        parts.extensions.insert(session);
+    }
     let sending = attempt(&listener.tasks, forward, backend, Request::from_parts(parts, body));
     let mut response = match forward.timeouts.request {
         Some(limit) => tokio::time::timeout(limit, sending)
@@ -271,12 +296,25 @@ async fn forwarded(
         None => sending.await,
     }?;
     finish(listener, client_side.flatten(), &mut response);
+    set_session(forward, backend, session, client.secure, &mut response);
     chosen.response_headers.apply(response.headers_mut());
     forward.response_headers.apply(response.headers_mut());
     if let Some(cors) = &forward.cors {
         cors.apply(origin.as_ref(), response.headers_mut());
     }
     Ok(response)
+}
+
+/// The answer to a client without valid credentials.
+fn unauthorized(auth: &BasicAuth, refusal: Refusal) -> Response<ResponseBody> {
+    match refusal {
+        Refusal::Busy => answer(StatusCode::SERVICE_UNAVAILABLE),
+        Refusal::Unauthorized => {
+            let mut response = answer(StatusCode::UNAUTHORIZED);
+            response.headers_mut().insert(WWW_AUTHENTICATE, auth.challenge.clone());
+            response
+        }
+    }
 }
 
 /// Removes the headers of the endpoint's connection, and joins both sides of an upgrade.
@@ -358,6 +396,9 @@ fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy.uri_mut().clone_from(request.uri());
     copy.headers_mut().clone_from(request.headers());
     *copy.version_mut() = request.version();
+    if let Some(session) = request.extensions().get::<Session>() {
+        copy.extensions_mut().insert(*session);
+    }
     copy
 }
 
@@ -380,8 +421,9 @@ pub(super) async fn send(
 ) -> Result<Response<ResponseBody>, Failure> {
     let mut tried = Vec::new();
     let mut last = None;
+    let session = request.extensions().get::<Session>().copied();
     for _ in 0..ATTEMPTS_MAX {
-        let Some(endpoint) = backend.choose(&tried) else { break };
+        let Some(endpoint) = backend.choose_for(session.and_then(|s| s.0), &tried) else { break };
         let connecting = endpoint.pool.connect(endpoint.address, timeouts.connect, tasks);
         let connection = match connecting.await {
             Ok(connection) => connection,
@@ -402,7 +444,11 @@ pub(super) async fn send(
             None => sending.await,
         };
         match (sent, copy) {
-            (Ok((response, connection)), _) => {
+            (Ok((mut response, connection)), _) => {
+                if session.is_some() {
+                    let id = EndpointId::new(&backend.name, endpoint.address);
+                    response.extensions_mut().insert(ServedBy(id));
+                }
                 endpoint.works();
                 let endpoint = Arc::clone(&endpoint);
                 let lease = connection.map(|connection| Lease { connection, endpoint });

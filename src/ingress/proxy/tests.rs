@@ -1,5 +1,8 @@
 //! The proxy between real sockets.
 
+mod abuse;
+mod policies;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

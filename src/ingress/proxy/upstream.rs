@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::any_server::AnyServer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring};
@@ -78,6 +79,25 @@ pub struct UpstreamTls {
 }
 
 impl UpstreamTls {
+    /// Settings for endpoints with any certificate, which are sent no server name. `http2` offers
+    /// HTTP/2 alone.
+    ///
+    /// # Errors
+    /// rustls refuses its own protocol versions.
+    pub fn unverified(http2: bool) -> Result<Self, Error> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = AnyServer(provider.signature_verification_algorithms);
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+        Ok(Self { config: Arc::new(config), name })
+    }
+
     /// Settings for endpoints whose certificate comes from `roots` and has one of `names`; without
     /// names, that of the server name. `http2` offers HTTP/2 alone.
     ///

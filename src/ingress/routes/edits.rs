@@ -3,6 +3,9 @@
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
+use super::path::normalized;
+use super::pattern::{Pattern, Template};
+
 /// Changes of headers, in the order set, add, remove (`HTTPHeaderFilter` of Gateway API).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
@@ -41,6 +44,14 @@ pub enum PathEdit {
         /// What it becomes.
         replacement: String,
     },
+    /// Another path, made of groups of a regular expression that matches the decoded path. It may
+    /// have a query.
+    Groups {
+        /// The expression.
+        pattern: Pattern,
+        /// The new path.
+        template: Template,
+    },
 }
 
 impl PathEdit {
@@ -49,6 +60,10 @@ impl PathEdit {
     fn apply(&self, path: &str) -> String {
         match self {
             Self::Full(full) => full.clone(),
+            Self::Groups { pattern, template } => {
+                let decoded = normalized(path).unwrap_or(path.into());
+                template.expand(pattern.regex().captures(&decoded).as_ref())
+            }
             Self::Prefix { matched, replacement } => {
                 let matched = matched.strip_suffix('/').unwrap_or(matched);
                 let rest = path.strip_prefix(matched).unwrap_or(path);
@@ -86,6 +101,7 @@ impl Rewrite {
 
 fn with_query(path: &str, query: Option<&str>) -> Result<PathAndQuery, http::Error> {
     let target = match query {
+        Some(query) if path.contains('?') => format!("{path}&{query}").try_into(),
         Some(query) => format!("{path}?{query}").try_into(),
         None => path.try_into(),
     };
@@ -175,6 +191,18 @@ mod tests {
         let rewrite = Rewrite { host: None, path };
         let uri = Uri::from_static("/old?a=b");
         assert_eq!(rewrite.target(&uri).unwrap().to_string(), "/new?a=b");
+        let pattern = Pattern::of_path("/app(/|$)(.*)").unwrap();
+        let template = Template::new("/v1/$2?from=app");
+        let rewrite = Rewrite { host: None, path: Some(PathEdit::Groups { pattern, template }) };
+        for (from, to) in [
+            ("/app/x%20y?a=b", "/v1/x%20y?from=app&a=b"),
+            ("/app", "/v1/?from=app"),
+            ("/x/../app//z", "/v1/z?from=app"),
+            ("/app/%3fq%0d%0aX:1", "/v1/%3Fq%0D%0AX:1?from=app"),
+        ] {
+            let uri = from.parse().unwrap();
+            assert_eq!(rewrite.target(&uri).unwrap().to_string(), to, "{from}");
+        }
     }
 
     // `HTTPRequestRedirectFilter.port`: the port of the scheme, else that of the listener;

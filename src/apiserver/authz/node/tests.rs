@@ -121,6 +121,49 @@ async fn a_node_lists_only_secrets_with_certificates() {
     }
 }
 
+/// Users of Ingresses: Secrets of the same namespace, named by an Ingress of a served class.
+#[tokio::test]
+async fn a_node_reads_secrets_that_ingresses_name() {
+    let ingress = |name: &str, class: &str, secret: &str| {
+        json!({"metadata": {"name": name, "namespace": "shop", "annotations":
+            {"nginx.ingress.kubernetes.io/auth-secret": secret}},
+            "spec": {"ingressClassName": class}})
+    };
+    let class = |name: &str, controller: &str| json!({"metadata": {"name": name}, "spec": {"controller": controller}});
+    let node = Node::new(
+        Fixed::new(&[
+            (&lookup::INGRESSES, ingress("a", "own", "users")),
+            (&lookup::INGRESSES, ingress("b", "other", "theirs")),
+            (&lookup::INGRESSES, ingress("c", "own", "bank/users")),
+            (&lookup::INGRESS_CLASSES, class("own", "kube-lite.io/ingress")),
+            (&lookup::INGRESS_CLASSES, class("other", "k8s.io/ingress-nginx")),
+        ]),
+        Vec::new(),
+    );
+    let user = User::authenticated("system:node:a", &["system:nodes"]);
+    for (verb, namespace, name, is_allowed) in [
+        ("get", "shop", "users", true),
+        ("list", "shop", "users", true),
+        ("watch", "shop", "users", true),
+        ("update", "shop", "users", false),
+        ("list", "shop", "", false),
+        ("get", "shop", "theirs", false),
+        ("get", "bank", "users", false),
+        ("get", "shop", "other", false),
+    ] {
+        let attributes = Attributes {
+            verb,
+            version: "v1",
+            resource: "secrets",
+            namespace,
+            name,
+            ..Attributes::default()
+        };
+        let decision = node.authorize(&user, &attributes).await;
+        assert_eq!(decision == allowed(), is_allowed, "{verb} {namespace}/{name}: {decision:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_node_lists_only_itself_and_its_pods() {
     assert_eq!(ask("a", "get", "nodes", "", "a").await, allowed());
