@@ -194,7 +194,7 @@ impl Settings {
         self.https_only.unwrap_or(false) || by_tls
     }
 
-    /// Where all requests are redirected to. The temporal redirect comes first, as in ingress-nginx.
+    /// Where all requests are redirected to. The temporal redirect wins, as in ingress-nginx.
     pub fn redirect(&self) -> Option<(StatusCode, HeaderValue)> {
         let permanent = self.permanent_status.unwrap_or(StatusCode::MOVED_PERMANENTLY);
         let temporal = self.temporal_status.unwrap_or(StatusCode::FOUND);

@@ -115,7 +115,9 @@ impl BasicAuth {
             }
             // Of two lines with the same name nginx reads the first.
             match PasswordHash::parse(hash.split(':').next().unwrap_or_default()) {
-                Ok(hash) => drop(users.entry(name.to_owned()).or_insert_with(|| Arc::new(hash))),
+                Ok(hash) => {
+                    users.entry(name.to_owned()).or_insert_with(|| Arc::new(hash));
+                }
                 Err(error) => problems.push(format!("user {name:?} is not known: {error}")),
             }
         }
@@ -175,8 +177,7 @@ mod tests {
         headers
     }
 
-    // The hashes are those of `htpasswd -nbB -C 4`, `-nbm`, `-nbs`; of RFC 7617 the name ends at the
-    // first colon.
+    // RFC 7617: the name ends at the first colon of the credentials.
     #[tokio::test]
     async fn credentials_are_checked() {
         let file = "# users\n\

@@ -30,10 +30,22 @@ impl AuthSettings {
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), Error>> {
         let outcome = match name {
             "auth-type" if value == "basic" => Ok(()),
-            "auth-secret" => Ok(self.secret = Some(value.to_owned())),
-            "auth-realm" => Ok(self.realm = value.to_owned()),
-            "auth-secret-type" if value == "auth-file" => Ok(self.form = SecretForm::File),
-            "auth-secret-type" if value == "auth-map" => Ok(self.form = SecretForm::Map),
+            "auth-secret" => {
+                self.secret = Some(value.to_owned());
+                Ok(())
+            }
+            "auth-realm" => {
+                self.realm = value.to_owned();
+                Ok(())
+            }
+            "auth-secret-type" if value == "auth-file" => {
+                self.form = SecretForm::File;
+                Ok(())
+            }
+            "auth-secret-type" if value == "auth-map" => {
+                self.form = SecretForm::Map;
+                Ok(())
+            }
             "auth-type" | "auth-secret-type" => Err(Error::Value(value.to_owned())),
             _ => return None,
         };
@@ -47,8 +59,8 @@ impl AuthSettings {
         self.is_on
     }
 
-    /// The name of the Secret in the namespace of the Ingress; `None` if an annotation is missing or
-    /// invalid, so that no request is served.
+    /// The name of the Secret in the namespace of the Ingress; `None` if an annotation is missing
+    /// or invalid, so that no request is served.
     pub fn secret(&self, namespace: &str) -> Option<&str> {
         let name = self.secret.as_deref().filter(|_| !self.is_invalid)?;
         match name.split_once('/') {

@@ -24,7 +24,10 @@ impl CanarySettings {
         let outcome = match name {
             "canary" => boolean(value).map(|on| self.is_on = on),
             "canary-by-header" => header_name(value).map(|name| self.header = Some(name)),
-            "canary-by-header-value" => Ok(self.value = Some(value.to_owned())),
+            "canary-by-header-value" => {
+                self.value = Some(value.to_owned());
+                Ok(())
+            }
             "canary-by-header-pattern" => {
                 Pattern::new(value).map(|p| self.pattern = Some(p)).map_err(Error::from)
             }

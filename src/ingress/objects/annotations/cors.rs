@@ -28,10 +28,22 @@ impl CorsSettings {
         let text = || Some(value.to_owned());
         let outcome = match name {
             "enable-cors" => boolean(value).map(|on| self.is_on = on),
-            "cors-allow-origin" => Ok(self.origins = text()),
-            "cors-allow-methods" => Ok(self.methods = text()),
-            "cors-allow-headers" => Ok(self.headers = text()),
-            "cors-expose-headers" => Ok(self.expose = value.to_owned()),
+            "cors-allow-origin" => {
+                self.origins = text();
+                Ok(())
+            }
+            "cors-allow-methods" => {
+                self.methods = text();
+                Ok(())
+            }
+            "cors-allow-headers" => {
+                self.headers = text();
+                Ok(())
+            }
+            "cors-expose-headers" => {
+                self.expose = value.to_owned();
+                Ok(())
+            }
             "cors-allow-credentials" => boolean(value).map(|on| self.credentials = Some(on)),
             "cors-max-age" => number(value).map(|n| self.max_age = Some(n)),
             _ => return None,
@@ -39,8 +51,8 @@ impl CorsSettings {
         Some(outcome)
     }
 
-    /// The rules; `None` without `enable-cors`. With every origin, requests with credentials are not
-    /// allowed (Fetch: `*` and credentials exclude each other).
+    /// The rules; `None` without `enable-cors`. With every origin, requests with credentials are
+    /// not allowed (Fetch: `*` and credentials exclude each other).
     pub(super) fn cors(&self) -> Option<Cors> {
         let all = |text: &str| list(text).into_iter().map(str::to_owned).collect::<Vec<_>>();
         let origins = all(self.origins.as_deref().unwrap_or("*"));

@@ -45,9 +45,18 @@ impl Sessions {
                 boolean(value).map(|on| self.change_on_failure = on)
             }
             "session-cookie-samesite" => match value.to_ascii_lowercase().as_str() {
-                "none" => Ok(self.same_site = Some(SameSite::None)),
-                "lax" => Ok(self.same_site = Some(SameSite::Lax)),
-                "strict" => Ok(self.same_site = Some(SameSite::Strict)),
+                "none" => {
+                    self.same_site = Some(SameSite::None);
+                    Ok(())
+                }
+                "lax" => {
+                    self.same_site = Some(SameSite::Lax);
+                    Ok(())
+                }
+                "strict" => {
+                    self.same_site = Some(SameSite::Strict);
+                    Ok(())
+                }
                 _ => Err(other()),
             },
             _ => return None,

@@ -1,5 +1,7 @@
 //! Canaries: Ingresses that take a share of another one's requests.
 
+use std::collections::btree_map::Entry;
+
 use super::{Compiler, ReferenceError, Shape, Source, single};
 use crate::objects::ingress::{Problem, References};
 use crate::routes::canary::Canary;
@@ -41,12 +43,15 @@ impl<R: References> Compiler<'_, R> {
             let canary =
                 Canary { rules: rules.clone(), split: single(backend), ..Canary::default() };
             let key = (source.namespace.to_owned(), host.to_ascii_lowercase(), shape.key.clone());
-            if self.canaries.contains_key(&key) {
-                let message =
-                    format!("path {text} of {all} has an older canary; this one has no effect");
-                self.problem(source, message);
-            } else {
-                self.canaries.insert(key, PendingCanary { canary, problem });
+            match self.canaries.entry(key) {
+                Entry::Vacant(place) => {
+                    place.insert(PendingCanary { canary, problem });
+                }
+                Entry::Occupied(_) => {
+                    let message =
+                        format!("path {text} of {all} has an older canary; this one has no effect");
+                    self.problem(source, message);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ async fn target(tasks: &Tasks) -> (Echo, SocketAddr) {
     (echo, proxy)
 }
 
-// RFC 9112: 6.1 and 6.3 (framing), 5.1 (space before the colon), 5.2 (folded lines), 7.1.1 (chunks).
+// RFC 9112: 6.1 and 6.3 (framing), 5.1 (space before the colon), 5.2 (folded lines).
 #[tokio::test]
 async fn ambiguous_framing_is_refused() {
     let tasks = Tasks::new(Shutdown::new());

@@ -131,7 +131,7 @@ fn apr1(password: &[u8], salt: &[u8]) -> String {
         if round % 7 != 0 {
             text.extend_from_slice(password);
         }
-        text.extend_from_slice(if is_odd { &sum } else { password });
+        text.extend_from_slice(if is_odd { sum.as_slice() } else { password });
         sum = Md5::digest(&text);
     }
     let byte = |at: usize| u32::from(sum.get(at).copied().unwrap_or(0));
