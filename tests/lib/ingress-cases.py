@@ -134,10 +134,11 @@ def common_name(der):
     return names[0] if names else "?"
 
 
-def answer(address, url):
+def answer(address, url, port=None):
     scheme, rest = url.split("://", 1)
     host, _, path = rest.partition("/")
-    stream = socket.create_connection((address, 443 if scheme == "https" else 80), timeout=10)
+    port = port or (443 if scheme == "https" else 80)
+    stream = socket.create_connection((address, port), timeout=10)
     prefix = ""
     if scheme == "https":
         context = ssl.create_default_context()
