@@ -186,6 +186,7 @@ def memory(sides, add):
                 whole.append(side.memory())
                 side.stop()
             add(f"whole server with {label}, MB", side, whole[0])
+            # Less than the noise between two starts, which may make it negative, is 0.1.
             add(f"memory with {label}, MB", side, max(whole[0] - whole[1], 0.1))
 
 
