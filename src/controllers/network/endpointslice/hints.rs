@@ -1,5 +1,6 @@
 //! Hints for `spec.trafficDistribution` of Services, as upstream's
-//! `k8s.io/endpointslice/trafficdist` writes them: each ready endpoint names its own zone, with `PreferSameNode` its own node, too.
+//! `k8s.io/endpointslice/trafficdist` writes them: each ready endpoint names its own zone, with
+//! `PreferSameNode` its own node, too.
 
 use api::k8s::api::discovery::v1::{Endpoint, EndpointHints, EndpointSlice, ForNode, ForZone};
 
