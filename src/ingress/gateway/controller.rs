@@ -267,7 +267,6 @@ impl Controller {
                     continue;
                 }
             };
-            self.write_service(object, (namespace, &name), &service(object, &ports)).await?;
             let slices = NodeService {
                 namespace,
                 name: &name,
@@ -276,7 +275,9 @@ impl Controller {
                 owners: owners(object),
             };
             let slices = endpoint_slices(&slices, &nodes);
+            // The load balancer chooses nodes by the endpoints that exist when it sees the Service.
             node_endpoints::write(&self.client, &self.slices, namespace, &slices).await?;
+            self.write_service(object, (namespace, &name), &service(object, &ports)).await?;
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use super::types::{GROUP, GatewaySpec, Resource};
 pub const NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 /// Label with the name of its class (GEP-1762).
 pub const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// The ports of nodes on which Gateways are served.
-pub const NODE_PORTS: std::ops::RangeInclusive<u16> = 10_100..=10_999;
+/// The ports of nodes on which Gateways are served; those below belong to other parts of a node.
+pub const NODE_PORTS: std::ops::RangeInclusive<u16> = 10_500..=10_999;
 /// Bytes of a label value and of the name of a Service.
 const NAME_BYTES_MAX: usize = 63;
 
@@ -64,7 +64,7 @@ pub fn node_ports(service: &Service) -> Vec<NodePort> {
 
 /// All ports of nodes are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the ports 10100 to 10999 of nodes are taken; delete Gateways or listeners")]
+#[error("the ports 10500 to 10999 of nodes are taken; delete Gateways or listeners")]
 pub struct NoNodePort;
 
 /// Ports of nodes for public ports. Those that the Service has are kept; `taken` are those of all
@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn ports_of_nodes_stay_and_are_unique() {
-        let mut taken = BTreeSet::from([10_100, 10_101]);
-        let known = [(80, false, 10_101)];
+        let mut taken = BTreeSet::from([10_500, 10_501]);
+        let known = [(80, false, 10_501)];
         let wanted = [(53, true), (80, false), (443, false)];
         let ports = allocate(&wanted, &known, &mut taken).unwrap();
-        assert_eq!(ports, [(53, true, 10_102), (80, false, 10_101), (443, false, 10_103)]);
+        assert_eq!(ports, [(53, true, 10_502), (80, false, 10_501), (443, false, 10_503)]);
         let mut all = NODE_PORTS.collect();
         assert_eq!(allocate(&[(81, false)], &[], &mut all), Err(NoNodePort));
     }
@@ -234,25 +234,25 @@ mod tests {
 
     #[test]
     fn a_gateway_has_a_service_that_it_owns() {
-        let made = service(&gateway(), &[(80, false, 10_100)]);
+        let made = service(&gateway(), &[(80, false, 10_500)]);
         assert_eq!(made["metadata"]["labels"]["team"], "a");
         assert_eq!(made["metadata"]["labels"][NAME_LABEL], "web");
         assert_eq!(made["spec"]["loadBalancerIP"], "192.0.2.7");
         let typed: Service = serde_json::from_value(made.clone()).unwrap();
         assert!(is_owned(&typed, "u") && !is_owned(&typed, "v"));
-        assert_eq!(node_ports(&typed), [(80, false, 10_100)]);
+        assert_eq!(node_ports(&typed), [(80, false, 10_500)]);
     }
 
     #[test]
     fn a_service_is_changed_only_where_it_differs() {
-        let wanted = service(&gateway(), &[(80, false, 10_100)]);
+        let wanted = service(&gateway(), &[(80, false, 10_500)]);
         let mut current = wanted.clone();
         current["metadata"]["labels"]["other"] = "x".into();
         current["spec"]["ports"][0]["nodePort"] = 30_000.into();
         assert_eq!(change(&current, &wanted), None);
         current["spec"]["ports"][0]["targetPort"] = 22.into();
         assert!(change(&current, &wanted).is_some());
-        let more = service(&gateway(), &[(80, false, 10_100), (81, false, 10_101)]);
+        let more = service(&gateway(), &[(80, false, 10_500), (81, false, 10_501)]);
         assert!(change(&wanted, &more).is_some());
     }
 }
