@@ -259,6 +259,15 @@ pub fn find(id: &str) -> Option<CatalogueEntry> {
     ALL.iter().find(|e| e.id.eq_ignore_ascii_case(id.trim())).copied()
 }
 
+/// The error for the value of a flag.
+pub(crate) fn invalid_flag(
+    flag: &str,
+    value: impl std::fmt::Display,
+    why: impl std::fmt::Display,
+) -> CommandError {
+    BAD_VALUE.usage_error(format!("--{flag}={value}: {why}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,10 +25,10 @@ use cluster::certs::AdditionalNames;
 use settings::ClusterSettings;
 use tokio::sync::watch;
 
-use self::flags::invalid_flag;
 use self::flannel::FlannelSettings;
 use self::images::ImageConfig;
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
+use crate::error_catalogue::invalid_flag;
 use crate::error_catalogue::{
     BAD_VALUE, CatalogueEntry, CommandError, DATA_DIR, DATA_DIR_LOCKED, NO_WIREGUARD, NODE_RUNS,
     PORT_IN_USE,

@@ -43,10 +43,10 @@ use crate::secrets_encrypt;
 use crate::snapshots::{self, SnapshotObjects, Snapshots};
 use config::Config;
 use control_plane::ControlPlane;
-pub(crate) use supervisor_api::ADDRESS_LEASES_PATH;
 use in_process::ClientMaker;
 use leader::{APISERVER_AGENT, MANAGER, MANAGER_AGENT};
 use stages::TaskSets;
+pub(crate) use supervisor_api::ADDRESS_LEASES_PATH;
 use virtual_addresses::ClusterServers;
 
 /// Upstream's user agents of the two parts of a node.

@@ -16,7 +16,9 @@ use tokio::sync::watch;
 use crate::error_catalogue::CommandError;
 use crate::machine::Machine;
 use crate::server::status::node_line;
-use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, VirtualAddressLine, certificates};
+use crate::status::{
+    self, NodeLine, Problem, Role, ServerLine, Source, Status, VirtualAddressLine, certificates,
+};
 
 /// Timeout of the request for the node.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -23,8 +23,8 @@ use crate::server::ADDRESS_LEASES_PATH;
 /// A claim without an answer for so long does not keep the next one from a new connection: after a
 /// partition the kernel sends on an old connection only seconds later.
 const SILENCE_MAX: Duration = Duration::from_millis(400);
-/// Timeout of a claim with its connection, which may outlast the holder's interest: a slow handshake
-/// is not repeated in vain.
+/// Timeout of a claim with its connection, which may outlast the holder's interest: a slow
+/// handshake is not repeated in vain.
 const CLAIM_MAX: Duration = Duration::from_secs(2);
 /// Timeout of a request that watches: the server answers after 10 s.
 const WATCH_MAX: Duration = Duration::from_millis(10_200);
@@ -80,8 +80,7 @@ async fn post_within(
 impl Server {
     fn connect(&self) -> Result<HttpsTransport, LeaseError> {
         let address = format!("https://{}", self.address);
-        let address: ServerAddress =
-            address.parse().map_err(|e: &str| LeaseError(e.to_owned()))?;
+        let address: ServerAddress = address.parse().map_err(|e: &str| LeaseError(e.to_owned()))?;
         let dial = Arc::new(FixedServer(address));
         let base = format!("https://{SERVER_NAME}");
         HttpsTransport::over(dial, &base, self.tls.clone(), "")

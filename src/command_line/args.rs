@@ -46,8 +46,8 @@ pub use s3::{Lookup, S3Args};
 pub use snapshot::{
     FolderArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput,
 };
-pub(crate) use virtual_addresses::VirtualAddressArgs;
 pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCommand};
+pub(crate) use virtual_addresses::VirtualAddressArgs;
 
 /// Kubernetes as one small binary for the edge.
 ///

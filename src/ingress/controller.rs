@@ -78,36 +78,7 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         client,
         reported: BTreeSet::new(),
     };
-    let note = || {
-        let wake = Arc::clone(&wake);
-        move |_: &client::Change| wake.notify_one()
-    };
-    controller.ingresses.on_change(note());
-    controller.classes.on_change(note());
-    controller.services.on_change(note());
-    controller.secrets.on_change(note());
-    let own = Arc::clone(&wake);
-    controller.slices.on_change(move |change| {
-        if &*change.object().key.namespace == SERVICE.0 {
-            own.notify_one();
-        }
-    });
-    let own = Arc::clone(&wake);
-    controller.nodes.on_change(move |change| {
-        // A heartbeat changes neither addresses nor readiness.
-        let is_news = match change {
-            client::Change::Updated { old, new } => {
-                let read = |object: &api::Object| {
-                    client::informer::decode::<Node>(object).map(|node| endpoint(&node))
-                };
-                read(old) != read(new)
-            }
-            _ => true,
-        };
-        if is_news {
-            own.notify_one();
-        }
-    });
+    controller.watch();
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Critical, "ingress-controller", async move {
         let mut controller = controller;
@@ -206,6 +177,40 @@ fn current(ingress: &Ingress) -> Vec<Value> {
 }
 
 impl Controller {
+    /// Reconciles after changes.
+    fn watch(&self) {
+        let note = || {
+            let wake = Arc::clone(&self.wake);
+            move |_: &client::Change| wake.notify_one()
+        };
+        self.ingresses.on_change(note());
+        self.classes.on_change(note());
+        self.services.on_change(note());
+        self.secrets.on_change(note());
+        let own = Arc::clone(&self.wake);
+        self.slices.on_change(move |change| {
+            if &*change.object().key.namespace == SERVICE.0 {
+                own.notify_one();
+            }
+        });
+        let own = Arc::clone(&self.wake);
+        self.nodes.on_change(move |change| {
+            // A heartbeat changes neither addresses nor readiness.
+            let is_news = match change {
+                client::Change::Updated { old, new } => {
+                    let read = |object: &api::Object| {
+                        client::informer::decode::<Node>(object).map(|node| endpoint(&node))
+                    };
+                    read(old) != read(new)
+                }
+                _ => true,
+            };
+            if is_news {
+                own.notify_one();
+            }
+        });
+    }
+
     async fn synced(&self) {
         tokio::join!(
             self.ingresses.synced(),

@@ -1,10 +1,10 @@
-//! Listening sockets outlive a restart of the process: a client that connects meanwhile waits in the
-//! kernel's queue and is refused no connection.
+//! Listening sockets outlive a restart of the process: a client that connects meanwhile waits in
+//! the kernel's queue and is refused no connection.
 //!
 //! A process that stops starts a keeper, which is this program under another name. The keeper holds
-//! the sockets, accepts nothing, and passes them to the process that is started next. Without one it
-//! ends after [`HOLD_TIME`], and clients are refused as usual. A process that is killed leaves no
-//! keeper.
+//! the sockets, accepts nothing, and passes them to the process that is started next. Without one
+//! it ends after [`HOLD_TIME`], and clients are refused as usual. A process that is killed leaves
+//! no keeper.
 
 use std::fs;
 use std::io::{self, IoSlice};

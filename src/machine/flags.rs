@@ -10,16 +10,7 @@ use api::validation::names::{dns1123_subdomain, label_value, qualified_name};
 use node::ShutdownGracePeriod;
 
 use crate::command_line::{NodeArgs, SHUTDOWN_CRITICAL_DEFAULT, SHUTDOWN_DEFAULT, duration};
-use crate::error_catalogue::{BAD_VALUE, CommandError};
-
-/// The error for the value of a flag.
-pub(super) fn invalid_flag(
-    flag: &str,
-    value: impl std::fmt::Display,
-    why: impl std::fmt::Display,
-) -> CommandError {
-    BAD_VALUE.usage_error(format!("--{flag}={value}: {why}"))
-}
+use crate::error_catalogue::{CommandError, invalid_flag};
 
 /// Labels that each node sets itself.
 const FIXED: [&str; 5] = [

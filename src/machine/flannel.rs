@@ -6,10 +6,9 @@ use net::PluginList;
 use settings::{Backend, ClusterSettings};
 
 use super::Machine;
-use super::flags::invalid_flag;
 use super::flannel_conf::{self, FlannelConf};
 use crate::command_line::NodeArgs;
-use crate::error_catalogue::CommandError;
+use crate::error_catalogue::{CommandError, invalid_flag};
 
 /// The backend of a node: that of the flag, which the file must not contradict, or that of the
 /// file. With `--flannel-backend=none` the file has no effect, as in k3s.

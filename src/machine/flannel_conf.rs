@@ -10,8 +10,7 @@ use serde_json::{Map, Value};
 use settings::addr::Family;
 use settings::{Backend, Cidr, ClusterSettings, OverlaySettings};
 
-use super::flags::invalid_flag;
-use crate::error_catalogue::CommandError;
+use crate::error_catalogue::{CommandError, invalid_flag};
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;

@@ -7,9 +7,8 @@ use node::Snapshotter;
 use node::runtime::registries::{self, Registries, RegistryOptions};
 use settings::ClusterSettings;
 
-use super::invalid_flag;
 use crate::command_line::{ImageArgs, NodeArgs};
-use crate::error_catalogue::CommandError;
+use crate::error_catalogue::{CommandError, invalid_flag};
 
 /// The checked flags.
 #[derive(Debug, Clone)]

@@ -32,9 +32,9 @@ pub(crate) use wanted::follow;
 
 /// How long a server grants an address after it received a request.
 const LEASE: Duration = Duration::from_millis(1400);
-/// How long a machine holds an address after it sent the request that was granted. The kernel, which
-/// counts whole seconds, removes the address even if the process has ended by then, 1.25 s after the
-/// answer; [`ANSWER_MAX`] keeps that before the end of the lease.
+/// How long a machine holds an address after it sent the request that was granted. The kernel,
+/// which counts whole seconds, removes the address even if the process has ended by then, 1.25 s
+/// after the answer; [`ANSWER_MAX`] keeps that before the end of the lease.
 const HOLD: Duration = Duration::from_millis(1000);
 /// The same in the kernel, in seconds.
 const HOLD_SECONDS: u32 = 1;

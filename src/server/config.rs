@@ -5,9 +5,9 @@ mod apiserver_args;
 mod apiserver_settings;
 mod component_args;
 mod network;
-mod virtual_addresses;
 #[cfg(test)]
 mod tests;
+mod virtual_addresses;
 
 use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use crate::command_line::{Locations, ServerArgs, SnapshotArgs, read_token};
-use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN};
+use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, CommandError, SHORT_TOKEN, invalid_flag};
 use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
@@ -261,14 +261,6 @@ fn reset_request(args: &SnapshotArgs, joins: bool) -> Result<Option<reset::Reque
         )),
         (reset, restore) => Ok(reset.then_some(reset::Request { restore })),
     }
-}
-
-fn invalid_flag(
-    flag: &str,
-    value: impl std::fmt::Display,
-    why: impl std::fmt::Display,
-) -> CommandError {
-    BAD_VALUE.usage_error(format!("--{flag}={value}: {why}"))
 }
 
 /// The mode of `--write-kubeconfig-mode`.

@@ -18,8 +18,8 @@ use crate::server::config::Config;
 use crate::server::kubeconfig::KubeconfigLock;
 use crate::server::node_joins::JoinService;
 use crate::server::reach::NodeDialer;
-use crate::server::virtual_addresses::AddressLeases;
 use crate::server::stages::{self, Bootstrapped, TaskSets};
+use crate::server::virtual_addresses::AddressLeases;
 
 /// A running API server and the parts that the rest of the server uses.
 pub(crate) struct ControlPlane {

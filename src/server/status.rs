@@ -21,8 +21,7 @@ use crate::server::control_plane::ControlPlane;
 use crate::server::virtual_addresses::AddressLeases;
 use crate::status::{
     self, DeprecatedLine, Link, NodeLine, Problem, Role, Source, Status, Store, UnusedLine,
-    VirtualAddressLine,
-    certificates,
+    VirtualAddressLine, certificates,
 };
 
 pub use crate::status::{Verdict, query, render, wait_ready};

@@ -33,15 +33,8 @@ pub(crate) const ADDRESS_LEASES_PATH: &str = "/v1-kube-lite/addresses";
 /// Maximum size of a request for leases in bytes: every address of the largest pool.
 const LEASES_BYTES_MAX: usize = 4 << 20;
 /// All paths but those of static files; requests for others are requests for the Kubernetes API.
-const PATHS: [&str; 7] = [
-    CA_PATH,
-    PING_PATH,
-    JOIN_PATH,
-    SHARED_PATH,
-    MEMBER_PATH,
-    ADDRESS_LEASES_PATH,
-    tunnel::PATH,
-];
+const PATHS: [&str; 7] =
+    [CA_PATH, PING_PATH, JOIN_PATH, SHARED_PATH, MEMBER_PATH, ADDRESS_LEASES_PATH, tunnel::PATH];
 
 /// The sender of a request.
 #[derive(Clone)]

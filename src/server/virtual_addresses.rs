@@ -67,11 +67,7 @@ impl AddressLeases {
     }
 
     /// Answers an agent with this node name, which may have addresses of the pool.
-    pub(crate) async fn answer_node(
-        &self,
-        node: &str,
-        mut request: LeaseRequest,
-    ) -> LeaseResponse {
+    pub(crate) async fn answer_node(&self, node: &str, mut request: LeaseRequest) -> LeaseResponse {
         node.clone_into(&mut request.holder);
         self.arbiter.answer(request, self.servers(), |ip| self.pool.contains(ip)).await
     }

@@ -41,7 +41,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("settings", &[]),
     ("resource_metrics", &["base"]),
     ("client", &["api", "base", "settings"]),
-    ("controllers", &["api", "base", "client"]),
+    ("controllers", &["api", "base", "client", "settings"]),
     ("scheduler", &["api", "base", "client"]),
     ("node", &["api", "base", "client", "proto", "resource_metrics", "stream"]),
     ("net", &["api", "base", "client", "settings"]),

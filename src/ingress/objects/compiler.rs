@@ -40,7 +40,7 @@ enum ReferenceError {
     #[error("the annotation upstream-vhost is not a host")]
     Host,
     #[error("the annotation auth-secret: {0}")]
-    Auth(#[from] auth::NoUsers),
+    Auth(#[from] auth::UsersError),
     #[error("{0}; this rule has no effect")]
     Pattern(#[from] PatternError),
     #[error(

@@ -222,7 +222,7 @@ fn annotations_change_rules() {
         ),
         (vec![("app-root", "/app")], "redirect"),
         (vec![("backend-protocol", "HTTPS")], "n/web:http"),
-        // Without the Secret nobody is served.
+        // Without the Secret no client is served.
         (vec![("auth-type", "basic"), ("auth-secret", "missing")], "503"),
         (vec![("auth-type", "basic")], "503"),
         (vec![("auth-type", "digest"), ("auth-secret", "users")], "503"),

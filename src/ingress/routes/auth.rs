@@ -43,10 +43,16 @@ pub struct BasicAuth {
     users: BTreeMap<String, Arc<PasswordHash>>,
 }
 
+/// A hash of credentials.
+type CredentialsTag = [u8; 32];
+
+/// Credentials that were right: for lookup, and in the order in which they are forgotten.
+type VerifiedTags = (HashSet<CredentialsTag>, VecDeque<CredentialsTag>);
+
 /// Credentials that were right, as hashes under a key of this process.
 struct Verified {
     key: hmac::Key,
-    known: Mutex<(HashSet<[u8; 32]>, VecDeque<[u8; 32]>)>,
+    known: Mutex<VerifiedTags>,
     running: Semaphore,
     waiting: Semaphore,
 }

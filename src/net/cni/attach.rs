@@ -223,7 +223,8 @@ fn check_with(
     limits.check(socket, &lease.host_link)
 }
 
-/// Whether the pod's link, addresses, routes, bandwidth limits and host ports are as the lease and the runtime say.
+/// Whether the pod's link, addresses, routes, bandwidth limits and host ports are as the lease and
+/// the runtime say.
 pub(crate) fn check(request: &Request, lease: &Lease) -> Result<(), Failure> {
     let told = request.config["prevResult"]["ips"].as_array().into_iter().flatten();
     for text in told.filter_map(|ip| ip["address"].as_str()) {

@@ -61,7 +61,8 @@ impl Socket {
         seconds: Option<u32>,
     ) -> io::Result<()> {
         let mut message = message(index, ip, Family::of(ip).bits());
-        // The preferred time of zero is what keeps it from being a source (RFC 4862, section 5.5.4).
+        // The preferred time of zero is what keeps it from being a source (RFC 4862, section
+        // 5.5.4).
         let mut times = CacheInfo::default();
         times.ifa_valid = seconds.unwrap_or(u32::MAX);
         message.attributes.push(AddressAttribute::CacheInfo(times));

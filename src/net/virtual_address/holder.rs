@@ -156,12 +156,12 @@ impl Holder {
         let shutdown = self.tasks.shutdown().clone();
         tokio::select! {
             () = shutdown.requested() => Step::Stop,
-            changed = self.config.wanted.changed() => if changed.is_ok() { Step::Look } else { Step::Stop },
+            changed = self.config.wanted.changed() => changed.map_or(Step::Stop, |()| Step::Look),
             changed = self.config.addresses.changed() => {
                 self.interfaces.clear();
                 if changed.is_ok() { Step::Look } else { Step::Stop }
             },
-            changed = self.contested.changed() => if changed.is_ok() { Step::Renew } else { Step::Stop },
+            changed = self.contested.changed() => changed.map_or(Step::Stop, |()| Step::Renew),
             () = until(self.renew_at), if is_renewing => Step::Renew,
             () = until(cooled.unwrap_or(now)), if cooled.is_some() => Step::Look,
             Some((server, answer)) = watches.pending.next() => {

@@ -63,6 +63,7 @@ mod tests {
     use crate::testing::{connected_links, in_namespace, privileged, shell};
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the kernel's time is under test")]
     fn the_kernel_removes_an_address_that_is_not_extended() {
         if !privileged("the_kernel_removes_an_address_that_is_not_extended") {
             return;

@@ -12,8 +12,8 @@ use super::{LEASE, LeaseRequest, LeaseResponse};
 const SETTLE: Duration = Duration::from_millis(100);
 /// How much later each next machine learns of a free address.
 const STEP: Duration = Duration::from_millis(150);
-/// How long after the end of a lease machines learn of it: other servers received the last renewal a
-/// little later.
+/// How long after the end of a lease machines learn of it: other servers received the last renewal
+/// a little later.
 const SLACK: Duration = Duration::from_millis(25);
 /// Machines beyond this rank learn of it together.
 const RANK_MAX: u32 = 8;

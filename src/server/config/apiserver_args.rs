@@ -10,8 +10,8 @@ use apiserver::request_tracing;
 use component_config::flags;
 
 use super::apiserver_settings::ApiServerSettings;
-use super::invalid_flag;
 use crate::command_line::AuditPreset;
+use crate::error_catalogue::invalid_flag;
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
 use crate::machine::Machine;
 

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use settings::Cidr;
 
-use super::invalid_flag;
 use crate::command_line::ServerArgs;
 use crate::error_catalogue::CommandError;
+use crate::error_catalogue::invalid_flag;
 
 /// The address ranges of the cluster, one per IP family; those of pods and Services do not overlap.
 pub(super) struct AddressRanges {

@@ -1,14 +1,14 @@
-//! `--lb-pool` and `--api-vip`: the virtual addresses, checked against everything that has addresses
-//! already.
+//! `--lb-pool` and `--api-vip`: the virtual addresses, checked against everything that has
+//! addresses already.
 
 use std::net::IpAddr;
 
 use settings::{AddressPool, AddressRange, Cidr, Family};
 
-use super::invalid_flag;
 use super::network::AddressRanges;
 use crate::command_line::ServerArgs;
 use crate::error_catalogue::CommandError;
+use crate::error_catalogue::invalid_flag;
 use crate::machine::Machine;
 
 /// Parses both flags.
@@ -76,7 +76,8 @@ fn check_api_vip(
         return Err(invalid_flag("api-vip", vip, why));
     }
     if !machine.listen.is_unspecified() {
-        let why = format!("contradicts --bind-address={}: the API does not listen there", machine.listen);
+        let why =
+            format!("contradicts --bind-address={}: the API does not listen there", machine.listen);
         return Err(invalid_flag("api-vip", vip, why));
     }
     if !machine.node_ips.iter().any(|ip| Family::of(*ip) == Family::of(vip)) {
@@ -113,8 +114,13 @@ mod tests {
 
     #[test]
     fn pools_and_the_virtual_address_of_the_api_are_checked() {
-        let good = config(&["--lb-pool=192.0.2.10-192.0.2.20", "--lb-pool=198.51.100.0/28",
-            "--api-vip=192.0.2.9", "--node-ip=192.0.2.1"]).unwrap();
+        let good = config(&[
+            "--lb-pool=192.0.2.10-192.0.2.20",
+            "--lb-pool=198.51.100.0/28",
+            "--api-vip=192.0.2.9",
+            "--node-ip=192.0.2.1",
+        ])
+        .unwrap();
         assert_eq!(good.cluster.lb_pool.ranges().len(), 2);
         assert_eq!(good.api_vip, "192.0.2.9".parse().ok());
         for (flags, why) in [
@@ -123,8 +129,14 @@ mod tests {
             (&["--lb-pool=10.43.0.0/28"], "overlaps with --service-cidr=10.43.0.0/16"),
             (&["--lb-pool=192.0.2.0/24"], "contains 192.0.2.1, an address of this node"),
             (&["--lb-pool=203.0.113.7", "--disable=servicelb"], "contradicts --disable=servicelb"),
-            (&["--lb-pool=203.0.113.7", "--disable-kube-proxy"], "contradicts --disable-kube-proxy"),
-            (&["--lb-pool=203.0.113.7", "--disable-cloud-controller"], "contradicts --disable-cloud"),
+            (
+                &["--lb-pool=203.0.113.7", "--disable-kube-proxy"],
+                "contradicts --disable-kube-proxy",
+            ),
+            (
+                &["--lb-pool=203.0.113.7", "--disable-cloud-controller"],
+                "contradicts --disable-cloud",
+            ),
             (&["--lb-pool=203.0.113.7,203.0.113.9", "--api-vip=203.0.113.9"], "lies in --lb-pool"),
             (&["--api-vip=10.43.0.9"], "overlaps with --service-cidr"),
             (&["--api-vip=192.0.2.1"], "contains 192.0.2.1, an address of this node"),

@@ -125,8 +125,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Assigns nodes to all Services but those with virtual addresses, which share no port. A node announces a Service if all its ports are free there; of
-/// several Services the oldest has a port.
+/// Assigns nodes to all Services but those with virtual addresses, which share no port. A node
+/// announces a Service if all its ports are free there; of several Services the oldest has a port.
 pub(super) fn assign(cluster: &Cluster, reserved: &[ReservedPort]) -> BTreeMap<Key, Assignment> {
     let mut claims = Claims::of(cluster);
     let mut services: Vec<(&Key, &ServiceRecord, &Balanced)> = cluster

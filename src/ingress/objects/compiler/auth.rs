@@ -12,33 +12,33 @@ const SECRET_BYTES_MAX: usize = 1 << 20;
 
 /// Why an Ingress with authentication is not served.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoUsers {
+pub(super) enum UsersError {
     #[error("it must name a Secret of the namespace, and auth-type must be basic")]
-    NoName,
+    Unnamed,
     #[error("Secret {0} does not exist; requests get 503")]
-    NoSecret(String),
+    MissingSecret(String),
     #[error("Secret {0} has no key auth; requests get 503")]
-    NoKey(String),
+    MissingKey(String),
 }
 
 impl<R: References> Compiler<'_, R> {
     /// The users of an Ingress; `None` without authentication.
-    pub(super) fn users(&mut self, source: &Source<'_>) -> Result<Option<Arc<BasicAuth>>, NoUsers> {
+    pub(super) fn users(&mut self, source: &Source<'_>) -> Result<Option<Arc<BasicAuth>>, UsersError> {
         let settings = &source.settings.auth;
         if !settings.is_on() {
             return Ok(None);
         }
-        let name = settings.secret(source.namespace).ok_or(NoUsers::NoName)?;
+        let name = settings.secret(source.namespace).ok_or(UsersError::Unnamed)?;
         let full = || format!("{}/{name}", source.namespace);
         let secret = self.references.secret(source.namespace, name);
-        let data = secret.ok_or_else(|| NoUsers::NoSecret(full()))?.data.unwrap_or_default();
+        let data = secret.ok_or_else(|| UsersError::MissingSecret(full()))?.data.unwrap_or_default();
         let text = |bytes: &[u8]| {
             let part = bytes.get(..bytes.len().min(SECRET_BYTES_MAX)).unwrap_or_default();
             String::from_utf8_lossy(part).into_owned()
         };
         let (auth, problems) = match settings.form {
             SecretForm::File => {
-                let file = data.get("auth").ok_or_else(|| NoUsers::NoKey(full()))?;
+                let file = data.get("auth").ok_or_else(|| UsersError::MissingKey(full()))?;
                 BasicAuth::from_file(&settings.realm, &text(&file.0))
             }
             SecretForm::Map => {
