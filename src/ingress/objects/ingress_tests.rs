@@ -239,6 +239,7 @@ fn annotations_change_rules() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "the time is a figure to read")]
 fn expressions_of_paths_are_bounded_and_the_longest_wins() {
     let day = "2026-01-01T00:00:00Z";
     let with = |name: &str, paths: Value| {
@@ -275,6 +276,7 @@ fn expressions_of_paths_are_bounded_and_the_longest_wins() {
 
 /// Prints time and size for 10,000 routes; run it with `--nocapture`.
 #[test]
+#[expect(clippy::print_stdout, reason = "the time is a figure to read")]
 fn ten_thousand_routes_are_compiled_in_little_time() {
     let day = "2026-01-01T00:00:00Z";
     let list: Vec<Ingress> = (0..1000)
