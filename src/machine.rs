@@ -98,6 +98,8 @@ pub struct Machine {
     kubelet: kubelet_args::KubeletSettings,
     /// Address of the service proxy's `/healthz`.
     proxy_healthz: Option<SocketAddr>,
+    /// Address of the service proxy's metrics.
+    proxy_metrics: Option<SocketAddr>,
     /// Settings without effect, each with the reason.
     pub without_effect: Vec<String>,
     /// The state of cluster DNS on this node.
@@ -266,6 +268,7 @@ impl Machine {
             images,
             listen,
             proxy_healthz: proxy.healthz.unwrap_or(default),
+            proxy_metrics: proxy.metrics,
             is_agent: false,
             has_own_storage: args.default_local_storage_path.is_some()
                 || general.data_dir.is_some(),
@@ -491,6 +494,11 @@ impl Machine {
         self.proxy_healthz.map(|address| address.port())
     }
 
+    /// The port of the service proxy's metrics, if other machines reach it.
+    pub(crate) fn proxy_metrics_port(&self) -> Option<u16> {
+        self.proxy_metrics.filter(|address| !address.ip().is_loopback()).map(|a| a.port())
+    }
+
     /// A channel with the addresses of the node; the network updates it when they change.
     pub(crate) fn addresses(&self) -> watch::Sender<Vec<IpAddr>> {
         watch::Sender::new(self.node_ips.clone())
@@ -538,6 +546,7 @@ impl Machine {
             table: args.nft_table.clone(),
             bridge: args.bridge_name.clone(),
             proxy_healthz: self.proxy_healthz,
+            proxy_metrics: self.proxy_metrics,
             pod_cidrs: Vec::new(),
             resolv_conf: args.resolv_conf.clone(),
             dns: self.dns.clone(),

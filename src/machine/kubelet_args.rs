@@ -1,6 +1,7 @@
 //! The settings in `--kubelet-arg` and in files of KubeletConfiguration.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
 const PULLS_MAX: usize = 64;
 /// The shortest interval of status updates.
 const SECOND: Duration = Duration::from_secs(1);
+/// Port of the kubelet's `/healthz` (`KubeletHealthzPort`).
+const HEALTHZ_PORT: u16 = 10248;
 
 /// The settings of the node.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +48,8 @@ pub(super) struct KubeletSettings {
     pub(super) provider_id: Option<String>,
     pub(super) protect_kernel_defaults: bool,
     pub(super) resolv_conf: Option<PathBuf>,
+    /// Address of `/healthz`, if it is served.
+    pub(super) healthz: Option<SocketAddr>,
     pub(super) root_dir: Option<PathBuf>,
     /// The grace periods at a shutdown of the machine, which only files set.
     pub(super) shutdown_grace: Option<ShutdownGracePeriod>,
@@ -74,6 +79,7 @@ impl KubeletSettings {
         set(&mut config.log_max_files, &self.log_max_files);
         set(&mut config.status_check_interval, &self.status_check_interval);
         set(&mut config.provider_id, &self.provider_id);
+        config.healthz = self.healthz;
         config.pod_pids_max = self.pod_pids_max;
         config.seccomp_default = self.seccomp_default;
         config.allowed_sysctls.clone_from(&self.allowed_sysctls);
@@ -162,10 +168,23 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         provider_id: arguments.value("provider-id").map(str::to_owned),
         protect_kernel_defaults: arguments.boolean("protect-kernel-defaults")?.unwrap_or_default(),
         resolv_conf: absolute(&arguments, "resolv-conf")?,
+        healthz: healthz(&arguments)?,
         root_dir: absolute(&arguments, "root-dir")?,
         shutdown_grace: None,
         without_effect: arguments.without_effect,
     })
+}
+
+/// The address of `/healthz`; port 0 disables it.
+fn healthz(arguments: &Arguments) -> Result<Option<SocketAddr>, CommandError> {
+    let port = arguments.number("healthz-port", 0..=u16::MAX)?.unwrap_or(HEALTHZ_PORT);
+    let address = match arguments.value("healthz-bind-address") {
+        None => Ok(IpAddr::from([127, 0, 0, 1])),
+        Some(text) => text.parse::<IpAddr>(),
+    };
+    let why = "must be an IP address, such as 127.0.0.1";
+    let address = address.map_err(|_| arguments.invalid("healthz-bind-address", why))?;
+    Ok((port != 0).then_some(SocketAddr::new(address, port)))
 }
 
 /// The parts of the comma-separated lists of an argument.
@@ -309,6 +328,17 @@ mod tests {
     fn parse(given: &[&str]) -> Result<KubeletSettings, String> {
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
         super::parse(&given, Path::new("/none")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn healthz_listens_on_the_loopback_interface_unless_arguments_say_otherwise() {
+        let healthz = |given: &[&str]| parse(given).map(|s| s.healthz.map(|at| at.to_string()));
+        let at = |text: &str| Ok::<_, String>(Some(text.to_owned()));
+        assert_eq!(healthz(&[]), at("127.0.0.1:10248"));
+        assert_eq!(healthz(&["healthz-port=0"]), Ok(None));
+        let given = ["healthz-port=99", "healthz-bind-address=::1"];
+        assert_eq!(healthz(&given), at("[::1]:99"));
+        assert!(healthz(&["healthz-bind-address=x"]).unwrap_err().contains("IP address"));
     }
 
     #[test]

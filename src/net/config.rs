@@ -55,6 +55,8 @@ pub struct Config {
     pub virtual_addresses: Option<crate::VirtualAddresses>,
     /// An address that this machine may have for a time and that is not its own (`--api-vip`).
     pub api_vip: Option<IpAddr>,
+    /// Where the proxy's metrics are served, if at all.
+    pub proxy_metrics: Option<SocketAddr>,
     /// Destinations that are closed to pods in addition to those that network policies close, if
     /// any.
     pub guard: Option<Guard>,

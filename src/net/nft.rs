@@ -168,17 +168,19 @@ impl Batch {
     }
 
     /// Sends everything as one transaction and waits for the kernel's verdict.
-    pub(crate) fn commit(self, socket: &mut Socket) -> Result<(), Error> {
+    pub(crate) fn commit(mut self, socket: &mut Socket) -> Result<(), Error> {
         let Some(last) = self.messages.len().checked_sub(1) else { return Ok(()) };
         let frame = [0_u8, 0, 0, 10];
         let first = socket.next_sequence();
         let mut bytes = netlink::message(BATCH_BEGIN, 0, first, &frame);
         let mut sequences = Vec::with_capacity(self.messages.len());
-        for (index, (kind, flags, body, _)) in self.messages.iter().enumerate() {
+        for (index, (kind, flags, body, _)) in self.messages.iter_mut().enumerate() {
+            // A large table is not held twice.
+            let body = std::mem::take(body);
             let sequence = socket.next_sequence();
             sequences.push(sequence);
             let ack = if index == last { netlink::ACK } else { 0 };
-            bytes.extend(netlink::message(*kind, *flags | ack, sequence, body));
+            bytes.extend(netlink::message(*kind, *flags | ack, sequence, &body));
         }
         let end = socket.next_sequence();
         bytes.extend(netlink::message(BATCH_END, 0, end, &frame));

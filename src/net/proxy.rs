@@ -1,12 +1,17 @@
 //! The service proxy: services and endpoints become elements of flat nftables maps.
 
+mod changes;
+mod engine;
 mod health;
+mod metrics;
 pub(crate) mod nft;
 mod own_node;
+mod programming;
 pub(crate) mod rules;
 pub(crate) mod services;
 pub(crate) mod state;
 
+pub(crate) use changes::{BY_SERVICE, slice_services};
 pub(crate) use health::accept;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,101 +19,29 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Object;
 use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::{Endpoint, EndpointSlice};
 use api::k8s::api::networking::v1::ServiceCIDR;
 use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Informer, Informers};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
-use crate::netlink::conntrack;
-use nft::Layout;
+use changes::{ChangedServices, Dirty};
+use engine::{Engine, Table};
 use own_node::OwnNode;
-use rules::{DesiredElements, Groups, HostPort, NodeContext};
+use programming::Triggers;
+use rules::{HostPort, NodeContext};
 use services::SERVICE_NAME_LABEL;
 use settings::addr::Family;
-use state::State;
 
 /// Host ports of all pods of this node, by owner.
 pub(crate) type HostPorts = BTreeMap<String, Vec<HostPort>>;
-/// Index of EndpointSlices by `namespace/service`.
-pub(crate) const BY_SERVICE: &str = "service";
 /// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(5);
-
-pub(crate) fn slice_services(slice: &Object) -> Vec<String> {
-    let name = slice.label(SERVICE_NAME_LABEL);
-    name.map(|n| format!("{}/{n}", slice.key.namespace)).into_iter().collect()
-}
-
-/// One family's table and its desired state.
-#[derive(Debug)]
-struct Table {
-    layout: Layout,
-    state: State,
-    groups: Groups,
-}
-
-#[derive(Debug)]
-struct Engine {
-    socket: Socket,
-    tables: Vec<Table>,
-    node_context: NodeContext,
-    /// The table was made by this process and equals the state.
-    live: bool,
-}
-
-impl Engine {
-    fn sync(&mut self) -> Result<(), Error> {
-        for table in &mut self.tables {
-            let family = table.layout.family;
-            let difference = table.state.take_difference();
-            if !self.live {
-                table.layout.replace(&mut self.socket, &table.state, &self.node_context)?;
-            } else if !difference.is_empty() {
-                table.layout.apply(&mut self.socket, &table.state, &difference)?;
-            }
-            let stale = conntrack::forget_stale(&mut self.socket, family, &difference.udp);
-            match stale {
-                Ok(0) => {}
-                Ok(count) => {
-                    tracing::debug!(
-                        count,
-                        "proxy: removed conntrack entries of stale UDP endpoints"
-                    )
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "proxy: cannot remove stale UDP conntrack entries")
-                }
-            }
-        }
-        self.live = true;
-        Ok(())
-    }
-}
-
-#[derive(Debug, Default)]
-struct Dirty {
-    services: Mutex<BTreeSet<(String, String)>>,
-    all: std::sync::atomic::AtomicBool,
-    wake: Notify,
-}
-
-impl Dirty {
-    fn service(&self, namespace: &str, name: &str) {
-        self.services.lock().insert((namespace.to_owned(), name.to_owned()));
-        self.wake.notify_one();
-    }
-
-    fn everything(&self) {
-        self.all.store(true, std::sync::atomic::Ordering::Release);
-        self.wake.notify_one();
-    }
-}
+/// Services planned before other tasks of the thread run.
+const PLANS_PER_TURN: usize = 64;
 
 /// Keeps the tables in sync with the API until shutdown.
 pub(crate) struct Proxy {
@@ -131,6 +64,7 @@ pub(crate) struct Proxy {
     serves: bool,
     engine: Option<Engine>,
     synced: bool,
+    triggers: Triggers,
 }
 
 impl Proxy {
@@ -143,11 +77,9 @@ impl Proxy {
         blocks: watch::Sender<Option<Vec<settings::Cidr>>>,
     ) -> Result<Self, Error> {
         let dirty = Arc::new(Dirty::default());
-        let services = informers.of::<Service>();
-        let note = Arc::clone(&dirty);
-        services.on_change(move |c| note.service(&c.object().key.namespace, &c.object().key.name));
-        let slices = watch_slices(informers, &dirty);
-        watch_own_node(&node, &config.node_name, &dirty);
+        let services = changes::watch_services(informers, &dirty);
+        let slices = changes::watch_slices(informers, &dirty);
+        changes::watch_own_node(&node, &config.node_name, &dirty);
         let ranges = informers.of::<ServiceCIDR>();
         let note = Arc::clone(&dirty);
         ranges.on_change(move |_| note.everything());
@@ -155,7 +87,7 @@ impl Proxy {
             .into_iter()
             .filter(|f| config.cluster.cluster_cidrs.iter().any(|c| c.family() == *f))
             .collect();
-        let tables = families.iter().map(|&family| empty_table(config, family)).collect();
+        let tables = families.iter().map(|&family| Table::new(config, family)).collect();
         let engine = Engine {
             socket: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
             tables,
@@ -171,6 +103,10 @@ impl Proxy {
         if let Some(at) = config.proxy_healthz.filter(|_| config.cluster.proxy) {
             let serve = health::serve_proxy(Arc::clone(&health), at, tasks.clone());
             tasks.spawn(Kind::Critical, "proxy-healthz", serve);
+        }
+        if let Some(at) = config.proxy_metrics.filter(|_| config.cluster.proxy) {
+            let serve = health::serve_metrics(Arc::clone(&dirty), at, tasks.clone());
+            tasks.spawn(Kind::Critical, "proxy-metrics", serve);
         }
         Ok(Self {
             services,
@@ -193,6 +129,7 @@ impl Proxy {
             serves: config.cluster.proxy,
             engine: Some(engine),
             synced: false,
+            triggers: Triggers::default(),
         })
     }
 
@@ -241,6 +178,7 @@ impl Proxy {
                 }
             }
             self.health.waiting();
+            metrics::queued(self.health.families());
             base::clock::sleep(GATHER).await;
             while let Err(error) = self.sync().await {
                 tracing::warn!(%error, "proxy: cannot apply service rules, replacing the table");
@@ -263,7 +201,7 @@ impl Proxy {
         let list = self.host_ports.borrow_and_update().clone();
         self.engine = base::tasks::blocking(move || -> Result<Engine, Error> {
             for table in &mut engine.tables {
-                plan_host_ports(table, &list);
+                table.plan_host_ports(&list);
                 let layout = &table.layout;
                 if !crate::nft::has_table(&mut engine.socket, layout.family, &layout.table)? {
                     layout.replace(&mut engine.socket, &table.state, &engine.node_context)?;
@@ -280,7 +218,7 @@ impl Proxy {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let list = self.host_ports.borrow_and_update().clone();
         for table in &mut engine.tables {
-            plan_host_ports(table, &list);
+            table.plan_host_ports(&list);
         }
         if !self.synced {
             // Until the cache has synced, only add host ports; the full sync replaces the table
@@ -303,7 +241,8 @@ impl Proxy {
                 Ok(())
             });
         }
-        if self.dirty.all.swap(false, std::sync::atomic::Ordering::AcqRel) {
+        let mut changed = ChangedServices::new();
+        if self.dirty.take_everything() {
             let node = self.node.cache().get("", &self.node_name);
             let OwnNode { zone, addresses } = node.map(|n| OwnNode::of(&n)).unwrap_or_default();
             engine.node_context.zone = zone.unwrap_or_default();
@@ -311,18 +250,24 @@ impl Proxy {
             engine.node_context.node_ips.extend(addresses);
             self.follow_ranges(&mut engine);
             let known = self.services.cache().list("").into_iter();
-            let mut keys: BTreeSet<(String, String)> =
-                known.map(|o| (o.key.namespace.to_string(), o.key.name.to_string())).collect();
+            changed = known
+                .map(|o| {
+                    ((o.key.namespace.to_string(), o.key.name.to_string()), Default::default())
+                })
+                .collect();
             for owner in engine.tables.iter().flat_map(|t| t.state.owners()) {
                 if let Some((namespace, name)) = owner.split_once('/') {
-                    keys.insert((namespace.to_owned(), name.to_owned()));
+                    changed.entry((namespace.to_owned(), name.to_owned())).or_default();
                 }
             }
-            self.dirty.services.lock().extend(keys);
         }
-        let keys = std::mem::take(&mut *self.dirty.services.lock());
-        for (namespace, name) in keys {
-            self.plan(&mut engine, &namespace, &name);
+        changed.append(&mut self.dirty.take());
+        for (index, (namespace, name)) in changed.keys().enumerate() {
+            self.plan(&mut engine, namespace, name);
+            // Thousands of Services must not hold up this thread's other tasks.
+            if index % PLANS_PER_TURN == PLANS_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
         }
         let (engine, result) = base::tasks::blocking(move || {
             let result = engine.sync();
@@ -330,6 +275,9 @@ impl Proxy {
         })
         .await?;
         self.engine = Some(engine);
+        if result.is_ok() {
+            self.triggers.applied();
+        }
         result
     }
 
@@ -368,16 +316,17 @@ impl Proxy {
             let (Some(namespace), Some(service)) = (&meta.namespace, service) else { continue };
             let own = |e: &Endpoint| e.node_name.as_deref() == Some(self.node_name.as_str());
             if slice.endpoints.iter().flatten().any(own) {
-                self.dirty.service(namespace, service);
+                self.dirty.plan_again(namespace, service);
             }
         }
     }
 
-    fn plan(&self, engine: &mut Engine, namespace: &str, name: &str) {
+    fn plan(&mut self, engine: &mut Engine, namespace: &str, name: &str) {
         let key = format!("{namespace}/{name}");
         let service = self.services.get(namespace, name).filter(|_| self.serves);
         let ports = service.as_ref().map(services::ports).unwrap_or_default();
         let slices = self.slices.by_index(BY_SERVICE, &key);
+        self.triggers.note(&key, &slices);
         let spec = service.as_ref().and_then(|s| s.spec.as_ref());
         // Some Services publish their pods whether they are ready or not.
         let as_told = spec.is_some_and(|s| s.publish_not_ready_addresses == Some(true));
@@ -403,78 +352,5 @@ impl Proxy {
                 rules::plan(&mut table.groups, &ports, &endpoints, &engine.node_context, family);
             table.state.replace(&key, wanted);
         }
-    }
-}
-
-/// Follows EndpointSlices: a change marks their Services as changed.
-fn watch_slices(informers: &Informers, dirty: &Arc<Dirty>) -> Informer<EndpointSlice> {
-    let slices = informers.of::<EndpointSlice>();
-    slices.add_index(BY_SERVICE, slice_services);
-    let dirty = Arc::clone(dirty);
-    slices.on_change(move |change| {
-        let objects = match change {
-            client::Change::Updated { old, new } => vec![old, new],
-            other => vec![other.object()],
-        };
-        for object in objects {
-            if let Some(name) = object.label(SERVICE_NAME_LABEL) {
-                dirty.service(&object.key.namespace, name);
-            }
-        }
-    });
-    slices
-}
-
-/// Follows zone and addresses of this node: a change marks all Services as changed. The rest of a
-/// node's status changes frequently and does not matter here.
-fn watch_own_node(node: &Informer<Node>, name: &str, dirty: &Arc<Dirty>) {
-    let (dirty, name) = (Arc::clone(dirty), name.to_owned());
-    let before = Mutex::new(OwnNode::default());
-    node.on_change(move |change| {
-        if *change.object().key.name != *name {
-            return;
-        }
-        let now = OwnNode::of(change.object());
-        let mut before = before.lock();
-        if *before != now {
-            *before = now;
-            dirty.everything();
-        }
-    });
-}
-
-/// The table of a family before any Service is known.
-fn empty_table(config: &Config, family: Family) -> Table {
-    let of_family = |blocks: &[settings::Cidr]| -> Vec<settings::Cidr> {
-        blocks.iter().copied().filter(|b| b.family() == family).collect()
-    };
-    let cluster = &config.cluster;
-    let service = if cluster.proxy { of_family(&cluster.service_cidrs) } else { Vec::new() };
-    Table {
-        layout: Layout {
-            family,
-            table: config.table.clone(),
-            bridge: config.bridge.clone(),
-            cluster: of_family(&cluster.cluster_cidrs),
-            tunnel: cluster.backend.tunnels().then_some(cluster.overlay.vxlan_port),
-            service,
-        },
-        state: State::default(),
-        groups: Groups::default(),
-    }
-}
-
-fn plan_host_ports(table: &mut Table, list: &HostPorts) {
-    let gone: Vec<String> = table
-        .state
-        .owners()
-        .filter(|o| !o.contains('/') && !list.contains_key(*o))
-        .cloned()
-        .collect();
-    for owner in gone {
-        table.state.replace(&owner, DesiredElements::default());
-    }
-    for (owner, ports) in list {
-        table.state.replace(owner, rules::plan_host_ports(ports, table.layout.family));
     }
 }

@@ -131,6 +131,7 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         proxy_healthz: None,
         virtual_addresses: None,
         api_vip: None,
+        proxy_metrics: None,
         guard: None,
     }
 }

@@ -101,6 +101,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
+    let node_healthz = node.identity.config.healthz;
     let http = match &node.identity.config.kubelet_api {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
         None => None,
@@ -118,6 +119,10 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     if let Some((config, listener)) = http {
         let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);
+    }
+    if let Some(at) = node_healthz {
+        let serve = kubelet_api::healthz::serve(at, tasks.clone());
+        tasks.spawn(Kind::Critical, "kubelet-healthz", serve);
     }
     let lost = move || {
         if let Some(containerd) = &containerd {

@@ -132,6 +132,8 @@ pub struct Config {
     pub runtime_description: Arc<OnceLock<String>>,
     /// Measures the node for a server in the same process.
     pub resource_usage: crate::ResourceUsage,
+    /// Where the kubelet's `/healthz` is served without TLS, if at all.
+    pub healthz: Option<std::net::SocketAddr>,
 }
 
 /// Configuration of the container runtime.
@@ -315,6 +317,7 @@ impl Config {
             },
             runtime_description: Arc::default(),
             resource_usage: crate::ResourceUsage::default(),
+            healthz: None,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod auth;
 mod config;
+pub(crate) mod healthz;
 mod local_volumes;
 mod logs;
 mod query;

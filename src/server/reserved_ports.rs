@@ -37,6 +37,9 @@ pub(crate) fn reserved_ports(config: &Config) -> Vec<ReservedPort> {
     if let Some(port) = config.machine.proxy_healthz_port() {
         tcp(port, "the health check of the service proxy");
     }
+    if let Some(port) = config.machine.proxy_metrics_port() {
+        tcp(port, "the metrics of the service proxy");
+    }
     if config.cluster.ingress {
         tcp(ingress::HTTP_PORT, "the ingress");
         tcp(ingress::HTTPS_PORT, "the ingress");

@@ -35,9 +35,15 @@ pub(crate) type Keep = HashMap<(IpAddr, u16), Vec<(IpAddr, u16)>>;
 
 fn is_stale(original: &Tuple, reply: &Tuple, family: Family, keep: &Keep) -> bool {
     let (ip, port) = original.destination;
-    keep.get(&(ip, port))
-        .or_else(|| keep.get(&(family.unspecified(), port)))
-        .is_some_and(|endpoints| !endpoints.contains(&reply.source))
+    if let Some(endpoints) = keep.get(&(ip, port)) {
+        return !endpoints.contains(&reply.source);
+    }
+    // A node port names no address: an untranslated connection to a port without endpoints may be
+    // one to another machine.
+    keep.get(&(family.unspecified(), port)).is_some_and(|endpoints| {
+        let translated = reply.source != original.destination;
+        !endpoints.contains(&reply.source) && (translated || !endpoints.is_empty())
+    })
 }
 
 /// Deletes the UDP connections to these destinations that lead elsewhere; returns how many there
@@ -110,6 +116,10 @@ pub(crate) mod tests {
             "sent before there were endpoints"
         );
         assert!(check(at("192.168.0.1", 30053), at("10.42.0.2", 53)));
+        assert!(
+            !check(at("192.168.0.1", 30053), at("192.168.0.1", 30053)),
+            "to another machine's port"
+        );
         assert!(!check(at("192.168.0.1", 53), at("192.168.0.1", 53)));
     }
 }

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 pub(crate) use proxy::Health;
-pub(crate) use proxy::serve as serve_proxy;
+pub(crate) use proxy::{serve as serve_proxy, serve_metrics};
 
 /// Load balancers send one request at a time; more connections than this are an attack or a
 /// mistake.

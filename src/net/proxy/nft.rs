@@ -1,6 +1,7 @@
 //! Applies the desired elements to the kernel: one table per family, one transaction per change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::netlink::Socket;
 use crate::nft::expr::{Register, Rule, Verdict};
@@ -401,14 +402,15 @@ impl Layout {
         for name in &difference.new_sets {
             batch.add_set(&self.set(*name));
         }
-        let changed = |map: &BTreeMap<SetName, Vec<Element>>| -> Vec<SetName> {
+        let changed = |map: &BTreeMap<SetName, Vec<Arc<Element>>>| -> Vec<SetName> {
             map.keys().copied().filter(|n| !difference.gone_sets.contains(n)).collect()
         };
         for name in changed(&difference.delete) {
-            batch.delete_elements(&name.text(), difference.delete.get(&name).into_iter().flatten());
+            let elements = difference.delete.get(&name).into_iter().flatten();
+            batch.delete_elements(&name.text(), elements.map(|e| &**e));
         }
         for (name, elements) in &difference.add {
-            batch.add_elements(&name.text(), elements);
+            batch.add_elements(&name.text(), elements.iter().map(|e| &**e));
         }
         if !difference.new_sets.is_empty() || !difference.gone_sets.is_empty() {
             for (chain, _, _) in LOOKUP_CHAINS {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::nft::set::{Element, Value};
 use crate::proxy::services::{Endpoint, Port, Usable, usable};
@@ -80,6 +81,8 @@ impl SetName {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     by_number: HashMap<u32, String>,
+    /// The numbers of each service (`namespace/name`), which precedes `:` in a group's name.
+    by_service: HashMap<String, Vec<u32>>,
 }
 
 fn hash(bytes: &[u8]) -> u32 {
@@ -95,6 +98,8 @@ impl Groups {
                 Some(_) => number = number.wrapping_add(1),
                 None => {
                     self.by_number.insert(number, name.to_owned());
+                    let service = name.split(':').next().unwrap_or_default();
+                    self.by_service.entry(service.to_owned()).or_default().push(number);
                     return number;
                 }
             }
@@ -103,9 +108,9 @@ impl Groups {
 
     /// Forgets the groups of a service (`namespace/name`).
     pub(crate) fn release(&mut self, service: &str) {
-        self.by_number.retain(|_, name| {
-            !name.strip_prefix(service).is_some_and(|rest| rest.starts_with(':'))
-        });
+        for number in self.by_service.remove(service).unwrap_or_default() {
+            self.by_number.remove(&number);
+        }
     }
 }
 
@@ -143,8 +148,11 @@ pub(crate) type UdpTarget = ((IpAddr, u16), Vec<(IpAddr, u16)>);
 /// The elements that one Service needs in one family's table.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct DesiredElements {
-    pub(crate) elements: Vec<(SetName, Element)>,
+    pub(crate) elements: Vec<(SetName, Arc<Element>)>,
     pub(crate) udp: Vec<UdpTarget>,
+    /// Ports with policy Local and endpoints on other nodes alone: for cluster addresses, and for
+    /// external ones.
+    pub(crate) no_local: [usize; 2],
 }
 
 pub(crate) fn key(address: IpAddr, protocol: u8, port: u16) -> Vec<u8> {
@@ -161,11 +169,11 @@ fn pair(group: u32, second: u32) -> Vec<u8> {
 
 impl DesiredElements {
     fn set(&mut self, name: SetName, key: Vec<u8>) {
-        self.elements.push((name, Element::key(key)));
+        self.elements.push((name, Arc::new(Element::key(key))));
     }
 
     fn map(&mut self, name: SetName, key: Vec<u8>, data: Vec<u8>) {
-        self.elements.push((name, Element::pair(key, data)));
+        self.elements.push((name, Arc::new(Element::pair(key, data))));
     }
 
     /// Adds the endpoints of a group; returns its number.
@@ -225,6 +233,10 @@ impl DesiredElements {
         let choose = |is_local: bool| {
             if is_local { (local, use_.local.len()) } else { (cluster, use_.cluster.len()) }
         };
+        let dropped = use_.anywhere && use_.local.is_empty();
+        let [internal, external] = &mut self.no_local;
+        *internal += usize::from(dropped && port.internal_local);
+        *external += usize::from(dropped && port.external_local && port.is_external());
         let refuse = if use_.anywhere { SetName::Drop } else { SetName::Reject };
         for ip in port.cluster_ips.iter().filter(of_family) {
             self.set(SetName::ClusterIps, octets(*ip));
@@ -299,7 +311,7 @@ impl DesiredElements {
             for (from, to) in merged(allowed) {
                 let with = |source| [destination.clone(), octets(source)].concat();
                 let element = Element { end: Some(with(to)), ..Element::key(with(from)) };
-                self.elements.push((SetName::Allowed, element));
+                self.elements.push((SetName::Allowed, Arc::new(element)));
             }
         }
     }
@@ -339,8 +351,8 @@ pub(crate) fn plan(
         for e in chosen.cluster.iter().chain(&chosen.local).filter(|e| e.local) {
             let both = Value::default().address(e.address).address(e.address);
             let element = Element::key(both.protocol(port.protocol).port(e.port).0);
-            if !wanted.elements.iter().any(|(_, other)| *other == element) {
-                wanted.elements.push((SetName::Hairpin, element));
+            if !wanted.elements.iter().any(|(_, other)| **other == element) {
+                wanted.elements.push((SetName::Hairpin, Arc::new(element)));
             }
         }
         if port.protocol == 17 {

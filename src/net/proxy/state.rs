@@ -2,22 +2,50 @@
 //! pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::nft::set::Element;
 use crate::proxy::rules::{DesiredElements, SetName, UdpTarget};
 
-type ElementKey = (SetName, Vec<u8>, Option<Vec<u8>>);
+/// A key of a set, with the element that holds it; equal to another with the same key.
+#[derive(Debug, Clone)]
+struct Claim {
+    name: SetName,
+    element: Arc<Element>,
+}
 
-fn element_key(name: SetName, element: &Element) -> ElementKey {
-    (name, element.key.clone(), element.end.clone())
+impl PartialEq for Claim {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.element.key == other.element.key
+            && self.element.end == other.element.end
+    }
+}
+
+impl Eq for Claim {}
+
+impl Hash for Claim {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.name, &self.element.key, &self.element.end).hash(state);
+    }
+}
+
+/// The owners of one key. Nearly every key has one, so the others take no memory then.
+#[derive(Debug)]
+struct Owners {
+    /// The first in name order; its element is in effect.
+    first: Arc<str>,
+    /// The other ones, sorted by name.
+    others: Vec<(Arc<str>, Arc<Element>)>,
 }
 
 /// Elements to remove and to add, and which sets begin or cease to exist.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    pub(crate) delete: BTreeMap<SetName, Vec<Element>>,
-    pub(crate) add: BTreeMap<SetName, Vec<Element>>,
+    pub(crate) delete: BTreeMap<SetName, Vec<Arc<Element>>>,
+    pub(crate) add: BTreeMap<SetName, Vec<Arc<Element>>>,
     pub(crate) new_sets: Vec<SetName>,
     pub(crate) gone_sets: Vec<SetName>,
     /// UDP destinations whose endpoints changed, with those that may keep their connections.
@@ -33,12 +61,15 @@ impl Difference {
 /// The desired elements by owner. If several owners claim a key, the first in name order wins.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    by_owner: HashMap<String, DesiredElements>,
-    claims: HashMap<ElementKey, BTreeMap<String, Element>>,
+    by_owner: HashMap<Arc<str>, DesiredElements>,
+    /// The element of each key is that of its first owner.
+    claims: HashMap<Claim, Owners>,
     sizes: BTreeMap<SetName, usize>,
-    before: HashMap<ElementKey, Option<Element>>,
+    before: HashMap<Claim, Option<Arc<Element>>>,
     sets_before: Option<BTreeSet<SetName>>,
+    udp_owners: HashMap<(IpAddr, u16), Vec<Arc<str>>>,
     udp_changed: BTreeSet<(IpAddr, u16)>,
+    no_local: [usize; 2],
 }
 
 fn is_dynamic(name: SetName) -> bool {
@@ -46,81 +77,134 @@ fn is_dynamic(name: SetName) -> bool {
 }
 
 impl State {
-    fn effective(&self, element_key: &ElementKey) -> Option<&Element> {
-        self.claims.get(element_key).and_then(|c| c.values().next())
+    fn effective(&self, claim: &Claim) -> Option<&Arc<Element>> {
+        self.claims.get_key_value(claim).map(|(holder, _)| &holder.element)
     }
 
     fn dynamic_sets(&self) -> BTreeSet<SetName> {
         self.sizes.keys().copied().filter(|n| is_dynamic(*n)).collect()
     }
 
-    fn mark_dirty(&mut self, element_key: &ElementKey) {
-        if !self.before.contains_key(element_key) {
-            let now = self.effective(element_key).cloned();
-            self.before.insert(element_key.clone(), now);
+    fn mark_dirty(&mut self, claim: &Claim) {
+        if !self.before.contains_key(claim) {
+            let now = self.effective(claim).cloned();
+            self.before.insert(claim.clone(), now);
+        }
+    }
+
+    /// Adds or removes (`element` is `None`) the claim of `owner` to a key that has owners.
+    fn change_claim(&mut self, owner: &Arc<str>, claim: &Claim, element: Option<Arc<Element>>) {
+        let Some((holder, owners)) = self.claims.remove_entry(claim) else { return };
+        let mut all = owners.others;
+        all.push((owners.first, holder.element));
+        all.retain(|(name, _)| name != owner);
+        all.extend(element.map(|element| (Arc::clone(owner), element)));
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        if all.is_empty() {
+            self.resize(claim.name, false);
+            return;
+        }
+        let (first, element) = all.remove(0);
+        all.shrink_to_fit();
+        self.claims.insert(Claim { name: claim.name, element }, Owners { first, others: all });
+    }
+
+    fn claim(&mut self, owner: &Arc<str>, claim: Claim) {
+        if self.claims.contains_key(&claim) {
+            let element = Arc::clone(&claim.element);
+            self.change_claim(owner, &claim, Some(element));
+            return;
+        }
+        self.resize(claim.name, true);
+        self.claims.insert(claim, Owners { first: Arc::clone(owner), others: Vec::new() });
+    }
+
+    /// Counts one key more or less of a set.
+    fn resize(&mut self, name: SetName, more: bool) {
+        let size = self.sizes.entry(name).or_default();
+        *size = if more { *size + 1 } else { size.saturating_sub(1) };
+        if *size == 0 {
+            self.sizes.remove(&name);
         }
     }
 
     /// Sets the elements of `owner`; an empty value removes it.
     pub(crate) fn replace(&mut self, owner: &str, wanted: DesiredElements) {
-        if self.by_owner.get(owner) == Some(&wanted) {
+        let known = self.by_owner.get(owner);
+        if known == Some(&wanted) || (known.is_none() && wanted == DesiredElements::default()) {
             return;
         }
         if self.sets_before.is_none() {
             self.sets_before = Some(self.dynamic_sets());
         }
-        let old = self.by_owner.remove(owner).unwrap_or_default();
+        let (owner, old) = self
+            .by_owner
+            .remove_entry(owner)
+            .unwrap_or_else(|| (Arc::from(owner), DesiredElements::default()));
         for (name, element) in &old.elements {
-            let element_key = element_key(*name, element);
-            self.mark_dirty(&element_key);
-            if let Some(claims) = self.claims.get_mut(&element_key)
-                && claims.remove(owner).is_some()
-                && claims.is_empty()
-            {
-                self.claims.remove(&element_key);
-                if let Some(size) = self.sizes.get_mut(name) {
-                    *size -= 1;
-                    if *size == 0 {
-                        self.sizes.remove(name);
-                    }
-                }
-            }
+            let claim = Claim { name: *name, element: Arc::clone(element) };
+            self.mark_dirty(&claim);
+            self.change_claim(&owner, &claim, None);
         }
         for (name, element) in &wanted.elements {
-            let element_key = element_key(*name, element);
-            self.mark_dirty(&element_key);
-            let claims = self.claims.entry(element_key).or_default();
-            if claims.is_empty() {
-                *self.sizes.entry(*name).or_default() += 1;
-            }
-            claims.insert(owner.to_owned(), element.clone());
+            let claim = Claim { name: *name, element: Arc::clone(element) };
+            self.mark_dirty(&claim);
+            self.claim(&owner, claim);
         }
-        if old.udp != wanted.udp {
-            self.udp_changed.extend(old.udp.iter().chain(&wanted.udp).map(|(vip, _)| *vip));
+        self.replace_udp(&owner, &old.udp, &wanted.udp);
+        for ((all, old), new) in self.no_local.iter_mut().zip(old.no_local).zip(wanted.no_local) {
+            *all = all.saturating_sub(old).saturating_add(new);
         }
         if wanted != DesiredElements::default() {
-            self.by_owner.insert(owner.to_owned(), wanted);
+            self.by_owner.insert(owner, wanted);
         }
     }
 
+    fn replace_udp(&mut self, owner: &Arc<str>, old: &[UdpTarget], wanted: &[UdpTarget]) {
+        if old == wanted {
+            return;
+        }
+        for (vip, _) in old {
+            if let Some(owners) = self.udp_owners.get_mut(vip) {
+                owners.retain(|name| name != owner);
+                if owners.is_empty() {
+                    self.udp_owners.remove(vip);
+                }
+            }
+        }
+        for (vip, _) in wanted {
+            let owners = self.udp_owners.entry(*vip).or_default();
+            if !owners.contains(owner) {
+                owners.push(Arc::clone(owner));
+            }
+        }
+        self.udp_changed.extend(old.iter().chain(wanted).map(|(vip, _)| *vip));
+    }
+
+    /// How many ports have policy Local and no endpoint on this node: of cluster addresses, and of
+    /// external ones.
+    pub(crate) fn no_local(&self) -> [usize; 2] {
+        self.no_local
+    }
+
     /// The owners of elements.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &Arc<str>> {
         self.by_owner.keys()
     }
 
     /// The difference since the last call.
     pub(crate) fn take_difference(&mut self) -> Difference {
         let mut out = Difference::default();
-        for (element_key, old) in std::mem::take(&mut self.before) {
-            let new = self.effective(&element_key).cloned();
+        for (claim, old) in std::mem::take(&mut self.before) {
+            let new = self.effective(&claim).cloned();
             if old == new {
                 continue;
             }
             if let Some(old) = old {
-                out.delete.entry(element_key.0).or_default().push(old);
+                out.delete.entry(claim.name).or_default().push(old);
             }
             if let Some(new) = new {
-                out.add.entry(element_key.0).or_default().push(new);
+                out.add.entry(claim.name).or_default().push(new);
             }
         }
         let now = self.dynamic_sets();
@@ -128,9 +212,9 @@ impl State {
         out.new_sets = now.difference(&before).copied().collect();
         out.gone_sets = before.difference(&now).copied().collect();
         for vip in std::mem::take(&mut self.udp_changed) {
-            let keep: Vec<(IpAddr, u16)> = self
-                .by_owner
-                .values()
+            let owners = self.udp_owners.get(&vip).into_iter().flatten();
+            let keep: Vec<(IpAddr, u16)> = owners
+                .filter_map(|owner| self.by_owner.get(owner))
                 .flat_map(|w| &w.udp)
                 .filter(|(v, _): &&UdpTarget| *v == vip)
                 .flat_map(|(_, list)| list.iter().copied())
@@ -143,8 +227,8 @@ impl State {
     /// All elements, for a new table.
     pub(crate) fn all(&self) -> BTreeMap<SetName, Vec<&Element>> {
         let mut out: BTreeMap<SetName, Vec<&Element>> = BTreeMap::new();
-        for (element_key, claims) in &self.claims {
-            out.entry(element_key.0).or_default().extend(claims.values().next());
+        for claim in self.claims.keys() {
+            out.entry(claim.name).or_default().push(&*claim.element);
         }
         out
     }
@@ -161,8 +245,8 @@ mod tests {
 
     fn wanted(name: SetName, key: u8, data: u8) -> DesiredElements {
         DesiredElements {
-            elements: vec![(name, Element::pair(vec![key], vec![data]))],
-            udp: Vec::new(),
+            elements: vec![(name, Element::pair(vec![key], vec![data]).into())],
+            ..DesiredElements::default()
         }
     }
 
@@ -171,15 +255,18 @@ mod tests {
         let name = SetName::HostPorts;
         let mut state = State::default();
         state.replace("b", wanted(name, 1, 2));
-        assert_eq!(state.take_difference().add[&name], [Element::pair(vec![1], vec![2])]);
+        assert_eq!(state.take_difference().add[&name], [Arc::new(Element::pair(vec![1], vec![2]))]);
         state.replace("a", wanted(name, 1, 3));
         let changed = state.take_difference();
-        assert_eq!(changed.delete[&name], [Element::pair(vec![1], vec![2])]);
-        assert_eq!(changed.add[&name], [Element::pair(vec![1], vec![3])]);
+        assert_eq!(changed.delete[&name], [Arc::new(Element::pair(vec![1], vec![2]))]);
+        assert_eq!(changed.add[&name], [Arc::new(Element::pair(vec![1], vec![3]))]);
         state.replace("b", DesiredElements::default());
         assert!(state.take_difference().is_empty());
         state.replace("a", DesiredElements::default());
-        assert_eq!(state.take_difference().delete[&name], [Element::pair(vec![1], vec![3])]);
+        assert_eq!(
+            state.take_difference().delete[&name],
+            [Arc::new(Element::pair(vec![1], vec![3]))]
+        );
         assert!(state.all().is_empty());
     }
 

@@ -9,14 +9,17 @@ use api::k8s::jiff::Timestamp;
 use axum::Router;
 use axum::response::Response;
 use axum::routing::any;
-use base::{Backoff, Tasks};
+use base::{Backoff, Shutdown, Tasks};
 use client::Informer;
+use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::{accept, response};
 use crate::config::Error;
+use crate::proxy::changes::Dirty;
+use crate::proxy::metrics;
 use settings::addr::Family;
 
 /// A change pending for this long makes the proxy unhealthy (kube-proxy: twice its `syncPeriod` of
@@ -48,6 +51,10 @@ fn eligible(node: Option<&Node>) -> bool {
         && !taints.into_iter().any(|t| t.key == LEAVING_TAINT)
 }
 
+fn code(good: bool) -> &'static str {
+    if good { "200" } else { "503" }
+}
+
 impl Health {
     pub(crate) fn new(families: Vec<Family>, node: Informer<Node>, node_name: &str) -> Self {
         let node_name = node_name.to_owned();
@@ -69,9 +76,15 @@ impl Health {
         }
     }
 
-    /// Whether no change has been pending for too long.
+    /// The address families that the proxy serves.
+    pub(crate) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// Whether no change has been pending for too long. A proxy that starts is healthy.
     pub(crate) fn is_healthy(&self) -> bool {
-        self.progress.lock().waiting.is_none_or(|since| since.elapsed() < LATE)
+        let progress = self.progress.lock();
+        progress.applied.is_none() || progress.waiting.is_none_or(|since| since.elapsed() < LATE)
     }
 
     fn body(&self, healthy: bool, eligible: Option<bool>) -> Value {
@@ -97,35 +110,68 @@ impl Health {
     fn healthz(&self) -> Response {
         let healthy = self.is_healthy();
         let eligible = eligible(self.node.get("", &self.node_name).as_ref());
+        metrics::HEALTHZ.inc(&[code(healthy && eligible)]);
         response(healthy && eligible, &self.body(healthy, Some(eligible)))
     }
 
     /// Whether the proxy works.
     fn livez(&self) -> Response {
         let healthy = self.is_healthy();
+        metrics::LIVEZ.inc(&[code(healthy)]);
         response(healthy, &self.body(healthy, None))
     }
 }
 
-/// Serves until shutdown; binding the port is retried, since pod traffic does not depend on it.
-pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> Result<(), Error> {
-    let stop = tasks.shutdown().clone();
+/// Listens; binding is retried, since pod traffic does not depend on it. `None` at shutdown.
+async fn bind(at: SocketAddr, what: &str, setting: &str, stop: &Shutdown) -> Option<TcpListener> {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-    let listener = loop {
+    loop {
         match TcpListener::bind(at).await {
-            Ok(listener) => break listener,
+            Ok(listener) => return Some(listener),
             Err(error) => {
-                tracing::warn!(%at, %error, "proxy: cannot serve health checks; choose a free --proxy-healthz-port");
+                tracing::warn!(%at, %error, "proxy: cannot serve {what}; choose a free {setting}");
             }
         }
-        if !backoff.wait(&stop).await {
-            return Ok(());
+        if !backoff.wait(stop).await {
+            return None;
         }
-    };
+    }
+}
+
+/// Serves `/healthz` and `/livez` until shutdown.
+pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> Result<(), Error> {
+    let stop = tasks.shutdown().clone();
+    let listener = bind(at, "health checks", "--proxy-healthz-port", &stop).await;
+    let Some(listener) = listener else { return Ok(()) };
     let live = Arc::clone(&health);
     let router = Router::new()
         .route("/healthz", any(move || std::future::ready(health.healthz())))
         .route("/livez", any(move || std::future::ready(live.livez())));
+    accept(listener, tasks, stop, router).await;
+    Ok(())
+}
+
+/// Serves `/metrics`, `/proxyMode` and the plain `/healthz` until shutdown, as kube-proxy does at
+/// its `--metrics-bind-address`.
+pub(crate) async fn serve_metrics(
+    dirty: Arc<Dirty>,
+    at: SocketAddr,
+    tasks: Tasks,
+) -> Result<(), Error> {
+    let stop = tasks.shutdown().clone();
+    let setting = "--kube-proxy-arg=metrics-bind-address";
+    let Some(listener) = bind(at, "metrics", setting, &stop).await else { return Ok(()) };
+    let plain = |text: String| {
+        ([(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")], text)
+    };
+    let text = move || {
+        let headers = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+        std::future::ready((headers, metrics::text(&dirty)))
+    };
+    let router = Router::new()
+        .route("/healthz", any(move || std::future::ready(plain("ok".into()))))
+        .route("/proxyMode", any(move || std::future::ready(plain("nftables".into()))))
+        .route("/metrics", any(text));
     accept(listener, tasks, stop, router).await;
     Ok(())
 }
