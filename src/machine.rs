@@ -9,6 +9,7 @@ mod images;
 mod kubelet_args;
 mod kubelet_config;
 mod name;
+mod network_metrics;
 mod node_id;
 mod proxy_args;
 
@@ -27,11 +28,11 @@ use tokio::sync::watch;
 
 use self::flannel::FlannelSettings;
 use self::images::ImageConfig;
+use self::network_metrics::NetworkMetrics;
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
-use crate::error_catalogue::invalid_flag;
 use crate::error_catalogue::{
     BAD_VALUE, CatalogueEntry, CommandError, DATA_DIR, DATA_DIR_LOCKED, NO_WIREGUARD, NODE_RUNS,
-    PORT_IN_USE,
+    PORT_IN_USE, invalid_flag,
 };
 use crate::preflight::{self, Finding, Programs, Verdict};
 
@@ -400,7 +401,7 @@ impl Machine {
     ) -> node::KubeletApiConfig {
         let listener = Arc::clone(&claim.kubelet);
         let port = self.args.kubelet_port;
-        node::KubeletApiConfig { listener, port, tls, peers, supervisor: None }
+        node::KubeletApiConfig { listener, port, tls, peers, supervisor: None, network: None }
     }
 
     /// Binds the port of the second page of metrics (`--supervisor-metrics` of the servers). A port
@@ -436,7 +437,7 @@ impl Machine {
     /// the container runtime answers.
     pub(crate) fn start(
         &self,
-        kubelet_api: node::KubeletApiConfig,
+        mut kubelet_api: node::KubeletApiConfig,
         cluster: &ClusterSettings,
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
@@ -444,12 +445,14 @@ impl Machine {
         tasks: &Tasks,
     ) {
         let mut agent = self.agent(cluster);
-        agent.kubelet_api = Some(kubelet_api);
         agent.nodes = Some(clients.network.clone());
         agent.addresses = addresses.subscribe();
         let mut network = self.network(cluster, addresses);
         network.virtual_addresses = Some(clients.virtual_addresses);
         network.api_vip = clients.api_vip;
+        let dropped = NetworkMetrics(network.dropped_packets.clone());
+        kubelet_api.network = Some(Arc::new(dropped));
+        agent.kubelet_api = Some(kubelet_api);
         if let Err(error) = name::record(&self.directory(), &self.node_name) {
             tasks.stop_with(&error.to_string());
         }
@@ -554,6 +557,7 @@ impl Machine {
             socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
+            dropped_packets: net::DroppedPackets::default(),
         }
     }
 

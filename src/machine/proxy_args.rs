@@ -65,8 +65,6 @@ fn address(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn settings_of_the_proxy_are_applied_or_named() {
         let parse = |given: &[&str]| {

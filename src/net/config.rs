@@ -60,6 +60,8 @@ pub struct Config {
     /// Destinations that are closed to pods in addition to those that network policies close, if
     /// any.
     pub guard: Option<Guard>,
+    /// Counts what network policies drop, for the metrics of the node.
+    pub dropped_packets: crate::DroppedPackets,
 }
 
 /// Destinations that pods reach only if a policy that isolates them for egress allows it: these

@@ -25,6 +25,7 @@ pub use cni::{PluginList, PluginListError, cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
 pub use dns::DnsState;
 pub use overlay::{WireGuardError, check_support};
+pub use policy::DroppedPackets;
 pub use policy::model::trimmed as trimmed_pod;
 pub use run::run;
 pub use virtual_address::{

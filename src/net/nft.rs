@@ -18,7 +18,9 @@ const NEW_TABLE: u16 = 0;
 const GET_TABLE: u16 = 1;
 const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
+const DELETE_CHAIN: u16 = 5;
 const NEW_RULE: u16 = 6;
+const GET_RULE: u16 = 7;
 const DELETE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
 const DELETE_SET: u16 = 11;
@@ -98,6 +100,13 @@ impl Batch {
                 .be32(5, 1)
                 .text(7, hook.kind);
             }
+        });
+    }
+
+    /// Deletes a chain with its rules; nothing may lead to it.
+    pub(crate) fn delete_chain(&mut self, name: &str) {
+        self.push(DELETE_CHAIN, 0, format!("deletion of chain {name}"), |w| {
+            w.text(3, name);
         });
     }
 
@@ -272,6 +281,38 @@ pub(crate) fn dump_elements(
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(out),
+    }
+}
+
+/// Calls `each` with the chain and the number of packets of each counter in the rules of a table;
+/// never when the table does not exist.
+pub(crate) fn dump_counters(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    mut each: impl FnMut(&str, u64),
+) -> Result<(), Error> {
+    let mut body = Writer::default();
+    body.raw(&[family.number(), 0, 0, 0]).text(1, table);
+    let result = socket.dump(SUBSYSTEM | GET_RULE, &body.0, |received| {
+        let list = received.body.get(4..).unwrap_or_default();
+        // Kernels before 4.14 report the rules of all tables.
+        let text = |kind| attribute(list, kind).and_then(|v| v.strip_suffix(b"\0"));
+        if text(1) != Some(table.as_bytes()) {
+            return;
+        }
+        let Some(chain) = text(2).and_then(|name| std::str::from_utf8(name).ok()) else { return };
+        for (_, expression) in attributes(attribute(list, 4).unwrap_or_default()) {
+            if attribute(expression, 1) == Some(b"counter\0") {
+                let packets = attribute(expression, 2).and_then(|counter| attribute(counter, 2));
+                let packets = packets.and_then(|v| v.try_into().ok()).map(u64::from_be_bytes);
+                each(chain, packets.unwrap_or(0));
+            }
+        }
+    });
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => Ok(other?),
     }
 }
 

@@ -5,6 +5,7 @@
 //! the whole cluster are watched only while a policy exists.
 
 mod decide;
+mod drops;
 mod frames;
 pub(crate) mod gate;
 pub(crate) mod model;
@@ -34,6 +35,8 @@ use crate::config::{Config, Error};
 use crate::netlink::Socket;
 pub(crate) use decide::Local;
 use decide::{Decider, Decision, Sets};
+pub use drops::DroppedPackets;
+use drops::Drops;
 use gate::{Covered, Gate, Leases};
 use nft::Layout;
 use settings::addr::Family;
@@ -77,7 +80,7 @@ enum TableState {
     /// A table of an earlier run, or none.
     Unknown,
     Nothing,
-    These(Sets, BTreeSet<IpAddr>),
+    These(Sets, Drops, BTreeSet<IpAddr>),
 }
 
 #[derive(Debug)]
@@ -91,6 +94,7 @@ struct Kernel {
     socket: Socket,
     tables: Vec<Table>,
     frames: Frames,
+    dropped: DroppedPackets,
 }
 
 /// The bridge table that filters the frames of pods.
@@ -170,9 +174,10 @@ impl Kernel {
             }
             let sets = decision.sets.remove(&layout.family).unwrap_or_default();
             match &before {
-                TableState::These(old, nodes_before) => {
-                    let count =
-                        layout.apply(&mut self.socket, (old, nodes_before), (&sets, nodes))?;
+                TableState::These(old, drops, nodes_before) => {
+                    let before = (old, drops, nodes_before);
+                    let now = (&sets, &decision.drops, nodes);
+                    let count = layout.apply(&mut self.socket, before, now)?;
                     tracing::debug!(
                         family = layout.family.name(),
                         count,
@@ -180,10 +185,14 @@ impl Kernel {
                     );
                 }
                 TableState::Unknown | TableState::Nothing => {
-                    layout.replace(&mut self.socket, &sets, nodes)?
+                    layout.replace(&mut self.socket, (&sets, &decision.drops), nodes)?
                 }
             }
-            table.state = TableState::These(sets, nodes.clone());
+            table.state = TableState::These(sets, decision.drops.clone(), nodes.clone());
+        }
+        if let Some(table) = self.tables.first() {
+            let families = self.tables.iter().map(|table| table.layout.family).collect();
+            self.dropped.follow(&table.layout.table, families, &decision.drops);
         }
         Ok(())
     }
@@ -277,7 +286,8 @@ impl Policies {
             .map(|layout| Table { layout, state: TableState::Unknown })
             .collect();
         let (covered, seen) = watch::channel(Covered::default());
-        let kernel = Kernel { socket, tables, frames: Frames::new(config) };
+        let (frames, dropped) = (Frames::new(config), config.dropped_packets.clone());
+        let kernel = Kernel { socket, tables, frames, dropped };
         let engine = Some((Decider::new(&config.cluster.cluster_dns), kernel));
         let this = Self {
             client: client.clone(),

@@ -133,6 +133,7 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         api_vip: None,
         proxy_metrics: None,
         guard: None,
+        dropped_packets: crate::DroppedPackets::default(),
     }
 }
 

@@ -197,6 +197,8 @@ pub struct KubeletApiConfig {
     pub peers: Arc<rustls::ClientConfig>,
     /// The second page of metrics, if there is one.
     pub supervisor: Option<SupervisorMetrics>,
+    /// Families of the pod network on the page of the node.
+    pub network: Option<Arc<dyn ProcessFamilies>>,
 }
 
 /// The page `/metrics` at the port of the servers, as of an agent of k3s that runs with
@@ -214,6 +216,12 @@ pub struct SupervisorMetrics {
 pub trait ProcessFamilies: Send + Sync {
     /// The families in the text format.
     async fn render(&self) -> String;
+}
+
+impl std::fmt::Debug for dyn ProcessFamilies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ProcessFamilies")
+    }
 }
 
 impl std::fmt::Debug for KubeletApiConfig {

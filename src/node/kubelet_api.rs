@@ -63,7 +63,8 @@ pub(crate) async fn run(
 ) -> Result<(), Infallible> {
     let auth = auth::ApiAuth::new(node.api.client.clone(), &node.identity.config.node_name);
     let local_paths = ArcSwapOption::empty();
-    let api = KubeletApi { node, table, auth, stats: StatsCache::default(), local_paths };
+    let (stats, network) = (StatsCache::default(), config.network);
+    let api = KubeletApi { node, table, auth, stats, local_paths, network };
     let api = Arc::new(api);
     let tasks = api.node.tasks.clone();
     let acceptor = TlsAcceptor::from(config.tls);

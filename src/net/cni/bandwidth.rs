@@ -10,6 +10,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::cni::Failure;
+use crate::cni::request::member;
 use crate::netlink::Socket;
 use crate::netlink::link::Link;
 use crate::netlink::traffic_control::TokenBucket;
@@ -48,9 +49,9 @@ impl Limits {
     /// With a rate without a burst or a burst without a rate, as the plugin `bandwidth`.
     pub(super) fn read(bandwidth: &Value) -> Result<Self, Failure> {
         let side = |name: &str| -> Result<Option<TokenBucket>, Failure> {
-            let number = |part: &str| match &bandwidth[format!("{name}{part}")] {
-                Value::Null => Ok(0),
-                value => value.as_u64().ok_or_else(|| {
+            let number = |part: &str| match member(bandwidth, &format!("{name}{part}")) {
+                None | Some(Value::Null) => Ok(0),
+                Some(value) => value.as_u64().ok_or_else(|| {
                     Failure::config(format!("bandwidth limit {name}{part} is no number: {value}"))
                 }),
             };
@@ -127,8 +128,8 @@ mod tests {
         assert_eq!(limits(json!({"ingressRate": 0, "ingressBurst": 0})), Ok(none));
         // What containerd sends for 8M and 1P.
         let read = limits(json!({
-            "ingressRate": 8_000_000, "ingressBurst": u32::MAX,
-            "egressRate": 1_000_000_000_000_000_u64, "egressBurst": u32::MAX,
+            "IngressRate": 8_000_000, "IngressBurst": u32::MAX,
+            "EgressRate": 1_000_000_000_000_000_u64, "EgressBurst": u32::MAX,
         }));
         let ingress = TokenBucket { rate: 1_000_000, burst: 65_536, limit: 90_536 };
         let egress =

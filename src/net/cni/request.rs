@@ -163,8 +163,8 @@ impl Request {
 }
 
 /// Returns a member of an object by its name, ignoring case: containerd writes `HostPort` where the
-/// CNI conventions have `hostPort`.
-fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
+/// CNI conventions have `hostPort`, and `IngressRate` for `ingressRate`.
+pub(super) fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v)
 }
 

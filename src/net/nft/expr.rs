@@ -248,6 +248,36 @@ impl Rule {
         })
     }
 
+    /// Continues only when the key is in the verdict map, with the verdict of the element.
+    pub(crate) fn lookup_verdict(self, map: &str, from: Register) -> Self {
+        self.add("lookup", |w| {
+            // Register 0 of the kernel is that of verdicts.
+            w.text(1, map).be32(2, register(from)).be32(3, 0);
+        })
+    }
+
+    /// Counts packets and bytes.
+    pub(crate) fn counter(self) -> Self {
+        self.add("counter", |w| {
+            w.be64(1, 0).be64(2, 0);
+        })
+    }
+
+    /// Continues at most for this many packets per this many seconds, and for `burst` more after a
+    /// pause.
+    pub(crate) fn limit(self, packets: u64, seconds: u64, burst: u32) -> Self {
+        self.add("limit", |w| {
+            w.be64(1, packets).be64(2, seconds).be32(3, burst);
+        })
+    }
+
+    /// Sends the packet to the listeners of a group of NFLOG.
+    pub(crate) fn log(self, group: u16, prefix: &str) -> Self {
+        self.add("log", |w| {
+            w.attr(1, &group.to_be_bytes()).text(2, prefix);
+        })
+    }
+
     /// A random number below `modulus`.
     pub(crate) fn random(self, to: Register, modulus: u32) -> Self {
         self.add("numgen", |w| {

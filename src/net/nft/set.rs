@@ -19,6 +19,8 @@ pub(crate) enum Field {
     Number,
     /// A link's.
     Name,
+    /// The only field of the data of a verdict map; see [`Element::to_chain`].
+    Verdict,
 }
 
 impl Field {
@@ -31,6 +33,8 @@ impl Field {
             Self::Port => 13,
             Self::Number => 19,
             Self::Name => 41,
+            // `NFT_DATA_VERDICT`
+            Self::Verdict => 0xffff_ff00,
         }
     }
 
@@ -40,7 +44,7 @@ impl Field {
             Self::Protocol => 1,
             Self::Port => 2,
             Self::Number => 4,
-            Self::Name => 16,
+            Self::Name | Self::Verdict => 16,
         }
     }
 }
@@ -141,17 +145,24 @@ pub(crate) struct Element {
     /// The inclusive upper end, in a set of concatenated intervals.
     pub(crate) end: Option<Vec<u8>>,
     pub(crate) data: Vec<u8>,
+    /// The chain to which the element of a verdict map leads.
+    pub(crate) chain: Option<String>,
     /// Time limit and what is left of it, in milliseconds.
     pub(crate) timeout: Option<(u64, u64)>,
 }
 
 impl Element {
     pub(crate) fn key(key: Vec<u8>) -> Self {
-        Self { key, end: None, data: Vec::new(), timeout: None }
+        Self { key, end: None, data: Vec::new(), chain: None, timeout: None }
     }
 
     pub(crate) fn pair(key: Vec<u8>, data: Vec<u8>) -> Self {
         Self { data, ..Self::key(key) }
+    }
+
+    /// An element of a verdict map: packets go on in this chain.
+    pub(crate) fn to_chain(key: Vec<u8>, chain: String) -> Self {
+        Self { chain: Some(chain), ..Self::key(key) }
     }
 
     pub(super) fn encode(&self, w: &mut Writer) {
@@ -166,6 +177,14 @@ impl Element {
         if !self.data.is_empty() {
             w.nest(2, |w| {
                 w.attr(1, &self.data);
+            });
+        }
+        if let Some(chain) = &self.chain {
+            w.nest(2, |w| {
+                w.nest(2, |w| {
+                    // `NFT_GOTO`
+                    w.attr(1, &(-4_i32).to_be_bytes()).text(2, chain);
+                });
             });
         }
         if let Some((timeout, left)) = self.timeout {

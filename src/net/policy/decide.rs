@@ -13,6 +13,7 @@ use std::sync::Arc;
 use api::ObjectKey;
 
 use crate::nft::set::{Element, Value};
+use crate::policy::drops::{Drops, LogLimit, group_chain};
 use crate::policy::model::{Labels, Peer, Pod, Policy, Port, Rule, Selector, Side, Within};
 use crate::policy::ports::{Ports, apart, spans};
 use settings::addr::{Cidr, Family};
@@ -32,11 +33,23 @@ pub(crate) enum SetName {
     Pods,
     /// Allowed traffic by profile, address, protocol and port.
     Blocks,
+    /// Addresses of pods isolated for ingress, with the chain of the policies that do it.
+    IngressDrops,
+    /// Addresses of pods isolated for egress, with the chain of the policies that do it.
+    EgressDrops,
 }
 
 impl SetName {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Ingress, Self::Egress, Self::Own, Self::Classes, Self::Pods, Self::Blocks];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Ingress,
+        Self::Egress,
+        Self::Own,
+        Self::Classes,
+        Self::Pods,
+        Self::Blocks,
+        Self::IngressDrops,
+        Self::EgressDrops,
+    ];
 
     pub(crate) fn text(self) -> &'static str {
         match self {
@@ -46,6 +59,8 @@ impl SetName {
             Self::Classes => "classes",
             Self::Pods => "pods",
             Self::Blocks => "blocks",
+            Self::IngressDrops => "ingress-drops",
+            Self::EgressDrops => "egress-drops",
         }
     }
 }
@@ -71,6 +86,9 @@ pub(crate) struct Decision {
     /// Pods of this node that policies may select but that the API has not reported yet. They are
     /// closed in each direction that a policy of their namespace isolates.
     pub(crate) unknown: BTreeSet<ObjectKey>,
+    /// The chains of both families to which [`SetName::IngressDrops`] and
+    /// [`SetName::EgressDrops`] lead.
+    pub(crate) drops: Drops,
 }
 
 impl Decision {
@@ -155,6 +173,8 @@ pub(crate) struct Decider {
     dns: (ObjectKey, Pod),
     selectors: Numbers<String>,
     classes: Numbers<Class>,
+    dropping: Numbers<(ObjectKey, LogLimit)>,
+    groups: Numbers<Vec<u32>>,
     profiles: BTreeMap<Profile, u32>,
     next_profile: u32,
     /// Changes when the class of pods may change for a reason other than the pod itself.
@@ -188,6 +208,8 @@ impl Decider {
             dns: (ObjectKey::new(DNS_NAMESPACE, ""), pod),
             selectors: Numbers::new(),
             classes: Numbers::new(),
+            dropping: Numbers::new(),
+            groups: Numbers::new(),
             profiles: BTreeMap::new(),
             next_profile: 1,
             round: 0,
@@ -395,6 +417,8 @@ impl Decider {
         let classes = self.classify(&local_addresses, &mut out);
         allowed(&profiles, &classes, &mut out);
         self.classes.tidy();
+        self.dropping.tidy();
+        self.groups.tidy();
         self.profiles = profiles;
         out
     }
@@ -409,11 +433,11 @@ impl Decider {
     ) {
         let namespace = Arc::clone(&identity.unwrap_or(&local.key).namespace);
         let start = ObjectKey { namespace: Arc::clone(&namespace), name: "".into() };
-        let here: Vec<Policy> = self
+        let here: Vec<(ObjectKey, Policy)> = self
             .policies
             .range(start..)
             .take_while(|(key, _)| key.namespace == namespace)
-            .map(|(_, policy)| policy.clone())
+            .map(|(key, policy)| (key.clone(), policy.clone()))
             .collect();
         if here.is_empty() {
             return;
@@ -423,17 +447,22 @@ impl Decider {
             out.unknown.insert(local.key.clone());
         }
         let mut isolated = false;
-        for (side, set) in [(Side::Ingress, SetName::Ingress), (Side::Egress, SetName::Egress)] {
-            let selects = |p: &&Policy| pod.as_ref().is_none_or(|pod| p.pods.matches(&*pod.labels));
-            let mut rules = here.iter().filter(selects).filter_map(|p| p.side(side)).peekable();
-            if rules.peek().is_none() {
+        for (side, set, drops) in [
+            (Side::Ingress, SetName::Ingress, SetName::IngressDrops),
+            (Side::Egress, SetName::Egress, SetName::EgressDrops),
+        ] {
+            let selects = |p: &Policy| pod.as_ref().is_none_or(|pod| p.pods.matches(&*pod.labels));
+            let isolating: Vec<&(ObjectKey, Policy)> =
+                here.iter().filter(|(_, p)| selects(p) && p.side(side).is_some()).collect();
+            if isolating.is_empty() {
                 continue;
             }
             let mut profile = Profile::default();
             if let Some(pod) = &pod {
-                let rules: Vec<&Rule> = rules.flatten().collect();
-                rules.into_iter().for_each(|rule| self.add_rule(&mut profile, side, rule, pod));
+                let rules = isolating.iter().filter_map(|(_, p)| p.side(side)).flatten();
+                rules.for_each(|rule| self.add_rule(&mut profile, side, rule, pod));
             }
+            let group = self.drop_group(&isolating, out);
             profile.blocks.sort_unstable();
             profile.blocks.dedup();
             let number = self.profile_number(profile, profiles);
@@ -441,13 +470,29 @@ impl Decider {
             for address in &local.addresses {
                 let (key, data) =
                     (Value::default().address(*address), Value::default().number(number));
+                let leads = Element::to_chain(key.0.clone(), group_chain(group));
                 out.add(Family::of(*address), set, Element::pair(key.0, data.0));
+                out.add(Family::of(*address), drops, leads);
             }
         }
         for address in local.addresses.iter().filter(|_| isolated) {
             let twice = Value::default().address(*address).address(*address);
             out.add(Family::of(*address), SetName::Own, Element::key(twice.0));
         }
+    }
+
+    /// The number of the set of policies that isolate a pod in one direction.
+    fn drop_group(&mut self, policies: &[&(ObjectKey, Policy)], out: &mut Decision) -> u32 {
+        let mut numbers = Vec::with_capacity(policies.len());
+        for (key, policy) in policies {
+            let content = (key.clone(), policy.log);
+            let number = self.dropping.of(content.clone());
+            out.drops.policies.insert(number, content);
+            numbers.push(number);
+        }
+        let group = self.groups.of(numbers.clone());
+        out.drops.groups.insert(group, numbers);
+        group
     }
 
     /// Assigns a class to each pod that a selector matches; returns the classes in use.

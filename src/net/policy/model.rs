@@ -8,6 +8,7 @@ use api::value::{get, int_at, items, str_at};
 use api::{Object, ObjectKey};
 use serde_json::{Map, Value};
 
+use crate::policy::drops::LogLimit;
 use crate::proxy::services::protocol_number;
 use settings::addr::Cidr;
 
@@ -166,6 +167,8 @@ pub(crate) struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) pods: LabelSelector,
+    /// How many of the packets that it drops are logged.
+    pub(crate) log: LogLimit,
     pub(crate) ingress: Option<Vec<Rule>>,
     pub(crate) egress: Option<Vec<Rule>>,
 }
@@ -198,6 +201,7 @@ impl Policy {
         };
         Self {
             pods,
+            log: LogLimit::read(key, get(&value, "metadata")),
             ingress: is_about("Ingress", true).then(|| rules("ingress", "from")),
             egress: is_about("Egress", !items(spec, "egress").is_empty())
                 .then(|| rules("egress", "to")),

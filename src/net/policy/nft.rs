@@ -9,6 +9,7 @@ use crate::nft::expr::{Register, Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook};
 use crate::policy::decide::{SetName, Sets};
+use crate::policy::drops::Drops;
 use settings::addr::{Cidr, Family, octets};
 
 const IIFNAME: u32 = 6;
@@ -58,6 +59,7 @@ impl Layout {
             SetName::Ingress | SetName::Egress | SetName::Classes => {
                 Set::map(text, &[a], &[Field::Number])
             }
+            SetName::IngressDrops | SetName::EgressDrops => Set::map(text, &[a], &[Field::Verdict]),
             SetName::Own => Set::of(text, &[a, a]),
             SetName::Pods => {
                 Set::of(text, &[Field::Number, Field::Number, Field::Protocol, Field::Port])
@@ -70,11 +72,12 @@ impl Layout {
     }
 
     /// The chain of one direction: returns for traffic that the pod's profile allows and drops the
-    /// rest. `own` loads the isolated pod's address, `other` its peer's.
+    /// rest in the chain of the policies that isolate the pod. `own` loads the isolated pod's
+    /// address, `other` its peer's.
     fn side(
         &self,
         batch: &mut Batch,
-        (chain, map): (&str, SetName),
+        (chain, map, drops): (&str, SetName, SetName),
         own: impl Fn(Rule, Register) -> Rule,
         other: impl Fn(Rule, Register) -> Rule,
     ) {
@@ -92,6 +95,7 @@ impl Layout {
         batch.add_rule(chain, &returns(pods));
         let blocks = other(profile(), 1).protocol(1 + w).port(2 + w);
         batch.add_rule(chain, &returns(blocks.lookup(SetName::Blocks.text(), 0)));
+        batch.add_rule(chain, &own(Rule::new(), 0).lookup_verdict(drops.text(), 0));
         batch.add_rule(chain, &Rule::new().verdict(Verdict::Drop));
     }
 
@@ -105,8 +109,9 @@ impl Layout {
         batch.add_chain("filter-input", hook(1));
         let source = |rule: Rule, at: Register| rule.source(at, f);
         let destination = |rule: Rule, at: Register| rule.destination(at, f);
-        self.side(batch, ("out", SetName::Egress), source, destination);
-        self.side(batch, ("in", SetName::Ingress), destination, source);
+        let (out, into) = (SetName::EgressDrops, SetName::IngressDrops);
+        self.side(batch, ("out", SetName::Egress, out), source, destination);
+        self.side(batch, ("in", SetName::Ingress, into), destination, source);
         let leaves = || Rule::new().source(0, f).lookup_to(SetName::Egress.text(), 0, 8);
         let comes = || Rule::new().destination(0, f).lookup_to(SetName::Ingress.text(), 0, 8);
         batch.add_rule("out-then-in", &Rule::new().verdict(Verdict::Jump("out")));
@@ -172,13 +177,14 @@ impl Layout {
     pub(crate) fn replace(
         &self,
         socket: &mut Socket,
-        sets: &Sets,
+        (sets, drops): (&Sets, &Drops),
         nodes: &BTreeSet<IpAddr>,
     ) -> Result<(), Error> {
         let mut batch = Batch::new(self.family, &self.table);
         batch.add_table();
         batch.delete_table();
         batch.add_table();
+        drops.add_chains(&mut batch, &Drops::default());
         for name in SetName::ALL {
             batch.add_set(&self.set(name));
             batch.add_elements(name.text(), sets.get(&name).into_iter().flatten());
@@ -195,11 +201,12 @@ impl Layout {
     pub(crate) fn apply(
         &self,
         socket: &mut Socket,
-        (before, nodes_before): (&Sets, &BTreeSet<IpAddr>),
-        (now, nodes): (&Sets, &BTreeSet<IpAddr>),
+        (before, drops_before, nodes_before): (&Sets, &Drops, &BTreeSet<IpAddr>),
+        (now, drops, nodes): (&Sets, &Drops, &BTreeSet<IpAddr>),
     ) -> Result<usize, Error> {
         let mut batch = Batch::new(self.family, &self.table);
         let none = BTreeSet::new();
+        drops.add_chains(&mut batch, drops_before);
         let mut count = 0;
         let mut change = |name: &str, old: &BTreeSet<Element>, new: &BTreeSet<Element>| {
             let (gone, fresh): (Vec<_>, Vec<_>) =
@@ -219,6 +226,7 @@ impl Layout {
             let of = |nodes| node_elements(self.family, nodes);
             change(NODES, &of(nodes_before), &of(nodes));
         }
+        drops_before.delete_chains(&mut batch, drops);
         batch.commit(socket)?;
         Ok(count)
     }

@@ -542,7 +542,13 @@ fn a_change_of_one_pod_changes_its_element_alone() {
     let before = world.0.decide();
     assert_eq!(
         count(&before),
-        [(SetName::Ingress, 3), (SetName::Own, 3), (SetName::Classes, 1), (SetName::Pods, 1)]
+        [
+            (SetName::Ingress, 3),
+            (SetName::Own, 3),
+            (SetName::Classes, 1),
+            (SetName::Pods, 1),
+            (SetName::IngressDrops, 3)
+        ]
     );
     assert_eq!(world.0.decide(), before);
     world.0.pod(&ObjectKey::new("x", "c"), Pod::read(&pod_object("x/c", json!({"pod": "b"}))));

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::decide::{Decider, Local};
 use super::model::{Pod, Policy};
 use super::nft::{Layout, table};
-use super::{Frames, FramesState, Kernel, Table, TableState};
+use super::{DroppedPackets, Frames, FramesState, Kernel, Table, TableState};
 use crate::cni::host_link;
 use crate::config::Guard;
 use crate::netlink::Socket;
@@ -56,7 +56,12 @@ impl Filter {
             state: FramesState::Unknown,
             refusal_logged: false,
         };
-        let kernel = Kernel { socket: Socket::netfilter().unwrap(), tables, frames };
+        let kernel = Kernel {
+            socket: Socket::netfilter().unwrap(),
+            tables,
+            frames,
+            dropped: DroppedPackets::default(),
+        };
         let mut filter = Self { decider, kernel };
         filter.apply();
         filter
@@ -64,12 +69,17 @@ impl Filter {
 
     /// Creates or replaces the network policy `p`; `None` deletes it.
     fn set(&mut self, spec: Option<Json>) {
+        self.set_named("p", json!({}), spec);
+    }
+
+    /// As [`Self::set`], for a policy with this name and annotations.
+    fn set_named(&mut self, name: &str, annotations: Json, spec: Option<Json>) {
         let policy = spec.map(|spec| {
-            let metadata = json!({"namespace": "n", "name": "p"});
+            let metadata = json!({"namespace": "n", "name": name, "annotations": annotations});
             Policy::read(&object(json!({"apiVersion": "networking.k8s.io/v1",
                 "kind": "NetworkPolicy", "metadata": metadata, "spec": spec})))
         });
-        self.decider.policy(&ObjectKey::new("n", "p"), policy);
+        self.decider.policy(&ObjectKey::new("n", name), policy);
         self.apply();
     }
 
@@ -102,6 +112,46 @@ fn ingress_of_a(from: Json) -> Json {
 
 fn egress_of_a(to: Json) -> Json {
     json!({"podSelector": {"matchLabels": {"pod": "a"}}, "policyTypes": ["Egress"], "egress": to})
+}
+
+#[test]
+fn dropped_packets_are_counted_and_logged_for_each_policy_that_isolates_the_pod() {
+    let name = "dropped_packets_are_counted_and_logged_for_each_policy_that_isolates_the_pod";
+    each_family(name, |node| {
+        let mut filter = Filter::new(node, None);
+        let dropped = filter.kernel.dropped.clone();
+        let count = |policy: &str| -> Option<u64> {
+            let text = dropped.render().unwrap();
+            let series = format!("{{namespace=\"n\",networkpolicy=\"{policy}\"}} ");
+            let line = text.lines().find_map(|line| line.split_once(&series))?;
+            Some(line.1.parse().unwrap())
+        };
+        let a = node.pods[0].1;
+        assert_eq!(dropped.render().unwrap(), "");
+        filter.set(Some(ingress_of_a(json!([]))));
+        assert_eq!(count("p"), Some(0));
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        let first = count("p").unwrap();
+        assert!(first > 0);
+        let limits = json!({"kube-router.io/netpol-nflog-limit": "7/hour",
+            "kube-router.io/netpol-nflog-limit-burst": "3"});
+        filter.set_named("q", limits, Some(ingress_of_a(json!([]))));
+        assert_eq!((count("p"), count("q")), (Some(first), Some(0)), "counts stay");
+        let rules = shell("nft list ruleset");
+        for log in [
+            "limit rate 10/minute burst 10 packets log prefix \"DROP by policy n/p\" group 100",
+            "limit rate 7/hour burst 3 packets log prefix \"DROP by policy n/q\" group 100",
+        ] {
+            assert!(rules.contains(log), "{rules}");
+        }
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        assert!(count("p").unwrap() > first && count("q").unwrap() > 0);
+        filter.set(None);
+        assert_eq!(count("p"), None);
+        assert!(count("q").unwrap() > 0 && !shell("nft list ruleset").contains("n/p"));
+        filter.set_named("q", json!({}), None);
+        assert_eq!(dropped.render().unwrap(), "");
+    });
 }
 
 #[test]

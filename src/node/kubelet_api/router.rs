@@ -211,7 +211,7 @@ async fn probe_metrics(State(api): Api) -> Response<Body> {
 }
 
 async fn metrics(State(api): Api) -> Response<Body> {
-    response(StatusCode::OK, METRICS_TYPE, stats::agent_metrics(&api))
+    response(StatusCode::OK, METRICS_TYPE, stats::agent_metrics(&api).await)
 }
 
 async fn configz(State(api): Api) -> Response<Body> {

@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 
 use super::auth::ApiAuth;
 use super::stats::cache::StatsCache;
+use crate::config::ProcessFamilies;
 use crate::context::Node;
 use crate::pods::table::PodTable;
 
@@ -19,4 +20,6 @@ pub(crate) struct KubeletApi {
     pub(super) stats: StatsCache,
     /// The last valid configuration of local-path volumes that this process has read.
     pub(super) local_paths: ArcSwapOption<LocalPathConfig>,
+    /// Families of the pod network, if it has some.
+    pub(super) network: Option<Arc<dyn ProcessFamilies>>,
 }

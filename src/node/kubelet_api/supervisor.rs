@@ -50,6 +50,6 @@ async fn authorize(
 }
 
 async fn metrics(State(page): State<Page>) -> Response<Body> {
-    let text = stats::agent_metrics(&page.api) + &page.families.render().await;
+    let text = stats::agent_metrics(&page.api).await + &page.families.render().await;
     response(StatusCode::OK, METRICS_TYPE, text)
 }

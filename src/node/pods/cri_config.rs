@@ -1,5 +1,6 @@
 //! Converts a pod to the sandbox and container configurations of the CRI.
 
+mod bandwidth;
 pub(crate) mod dns;
 pub(crate) mod downward;
 pub(crate) mod env;
@@ -8,6 +9,7 @@ pub(crate) mod expand;
 pub(crate) mod hosts;
 pub(crate) mod security;
 
+pub(crate) use bandwidth::{InvalidBandwidth, check_bandwidth};
 pub(crate) use error::InvalidPodSpec;
 
 use std::collections::HashMap;

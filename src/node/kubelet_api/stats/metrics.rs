@@ -65,8 +65,8 @@ pub(super) fn render(m: &NodeSample) -> String {
     out
 }
 
-/// Metrics of the agent itself.
-pub(crate) fn agent_metrics(api: &KubeletApi) -> String {
+/// Metrics of the agent itself and of the pod network.
+pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
     let all = api.table.all();
     let running = |h: &Arc<crate::pods::handle::WorkerHandle>| {
         let observed = Arc::clone(&h.reported.lock().observed);
@@ -77,11 +77,15 @@ pub(crate) fn agent_metrics(api: &KubeletApi) -> String {
             .count()
     };
     let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
+    let network = match &api.network {
+        Some(families) => families.render().await,
+        None => String::new(),
+    };
     format!(
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_running_containers gauge\n\
          kubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{network}",
         all.len(),
         api.node.identity.config.node_name,
         api.node.runtime.operations.render(),

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::task::JoinError;
 
-use crate::pods::cri_config::InvalidPodSpec;
+use crate::pods::cri_config::{InvalidBandwidth, InvalidPodSpec};
 use crate::runtime::RuntimeError;
 use crate::volumes::VolumeError;
 
@@ -38,6 +38,8 @@ pub(super) enum SyncError {
 pub(super) enum SandboxError {
     #[error(transparent)]
     Config(#[from] InvalidPodSpec),
+    #[error(transparent)]
+    Bandwidth(#[from] InvalidBandwidth),
     /// The RuntimeClass cannot be read.
     #[error("failed to get sandbox runtime: {0}")]
     RuntimeClass(#[source] client::Error),

@@ -120,6 +120,9 @@ impl PodActions {
 
     /// Generates the configuration of the sandbox and has the runtime create and start it.
     async fn run_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, SandboxError> {
+        if let Some(annotations) = pod.annotations().filter(|_| !pod.host_network()) {
+            cri_config::check_bandwidth(annotations)?;
+        }
         let config = self.sandbox_config(pod, attempt)?;
         let handler = runtime_handler(&self.node.api.client, pod).await?;
         self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(SandboxError::Run)
