@@ -46,6 +46,8 @@ impl Pattern {
         let whole = if is_path { format!("^(?:{text})") } else { text.to_owned() };
         let built = RegexBuilder::new(&whole)
             .case_insensitive(is_path)
+            // A decoded path may have line breaks; a group must not lose what follows them.
+            .dot_matches_new_line(is_path)
             .size_limit(COMPILED_BYTES_MAX)
             .dfa_size_limit(COMPILED_BYTES_MAX)
             .nest_limit(NEST_MAX)

@@ -23,7 +23,10 @@ pub(super) enum UsersError {
 
 impl<R: References> Compiler<'_, R> {
     /// The users of an Ingress; `None` without authentication.
-    pub(super) fn users(&mut self, source: &Source<'_>) -> Result<Option<Arc<BasicAuth>>, UsersError> {
+    pub(super) fn users(
+        &mut self,
+        source: &Source<'_>,
+    ) -> Result<Option<Arc<BasicAuth>>, UsersError> {
         let settings = &source.settings.auth;
         if !settings.is_on() {
             return Ok(None);
@@ -31,7 +34,8 @@ impl<R: References> Compiler<'_, R> {
         let name = settings.secret(source.namespace).ok_or(UsersError::Unnamed)?;
         let full = || format!("{}/{name}", source.namespace);
         let secret = self.references.secret(source.namespace, name);
-        let data = secret.ok_or_else(|| UsersError::MissingSecret(full()))?.data.unwrap_or_default();
+        let data =
+            secret.ok_or_else(|| UsersError::MissingSecret(full()))?.data.unwrap_or_default();
         let text = |bytes: &[u8]| {
             let part = bytes.get(..bytes.len().min(SECRET_BYTES_MAX)).unwrap_or_default();
             String::from_utf8_lossy(part).into_owned()
