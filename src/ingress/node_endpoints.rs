@@ -49,6 +49,7 @@ pub fn endpoint_slices(service: &NodeService<'_>, nodes: &[Node]) -> BTreeMap<St
         families.entry(family).or_default().push(json!({
             "addresses": [address],
             "nodeName": name,
+            "targetRef": {"kind": "Node", "name": name},
             "conditions": {"ready": ready, "serving": ready, "terminating": false},
         }));
     }
