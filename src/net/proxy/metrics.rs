@@ -192,7 +192,8 @@ mod tests {
         for line in [
             "# HELP kubeproxy_sync_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in \
              seconds",
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"16.384\"} 2",
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",\
+             le=\"16.384\"} 2",
             "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",\
              traffic_policy=\"internal\"} 2",
