@@ -101,7 +101,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
-    let node_healthz = node.identity.config.healthz;
+    spawn_healthz(&node);
     let http = match &node.identity.config.kubelet_api {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
         None => None,
@@ -120,10 +120,6 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);
     }
-    if let Some(at) = node_healthz {
-        let serve = kubelet_api::healthz::serve(at, tasks.clone());
-        tasks.spawn(Kind::Critical, "kubelet-healthz", serve);
-    }
     let lost = move || {
         if let Some(containerd) = &containerd {
             containerd.check();
@@ -131,6 +127,14 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// Serves `/healthz` as the kubelet does on port 10248.
+fn spawn_healthz(node: &Node) {
+    if let Some(at) = node.identity.config.healthz {
+        let serve = kubelet_api::healthz::serve(at, node.tasks.clone());
+        node.tasks.spawn(Kind::Critical, "kubelet-healthz", serve);
+    }
 }
 
 /// The handles of the runtime. `own` is the socket of the supervised containerd, whose images the
