@@ -1,7 +1,7 @@
 //! Steady load on an ingress for `tests/ingress-churn`: `steady HTTP_ADDRESS HTTPS_ADDRESS HOST
 //! SECONDS`. Kept connections over HTTP/1.1, kept ones over HTTP/2, and a connection for each
-//! request, half of them with TLS. Prints a line `failed UNIX_MS KIND STAGE REASON` for each request
-//! without a whole answer, and at the end a line of counts for each kind.
+//! request, half of them with TLS. Prints a line `failed UNIX_MS KIND STAGE REASON` for each
+//! request without a whole answer, and at the end a line of counts for each kind.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its results")]
 
@@ -228,8 +228,8 @@ impl Load {
     }
 }
 
-/// Whether the server has announced the end of the connection before it took the request. The server
-/// answers requests that it took (RFC 9113, 6.8), so any client may send this one again.
+/// Whether the server has announced the end of the connection before it took the request. The
+/// server answers requests that it took (RFC 9113, 6.8), so any client may send this one again.
 fn is_go_away(error: &(dyn Error + 'static)) -> bool {
     chain(error).contains("connection error received: not a result of an error")
 }

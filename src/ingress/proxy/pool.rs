@@ -22,14 +22,14 @@ use super::upstream::UpstreamTls;
 use crate::backend::Protocol;
 use crate::proxy::body::RequestBody;
 
-/// Idle connections that an endpoint keeps. With fewer, clients over HTTP/2 open connections for most
-/// of their concurrent requests, and the node runs out of local ports.
+/// Idle connections that an endpoint keeps. With fewer, clients over HTTP/2 open connections for
+/// most of their concurrent requests, and the node runs out of local ports.
 const IDLE_MAX: usize = 256;
 /// How long a connection may be idle. Shorter than the idle time of common servers (Go has none,
 /// nginx 75 s, node 5 s; a closed one is detected and replaced).
 const IDLE_TIME: Duration = Duration::from_secs(55);
-/// Bytes of a response that are read at once, and of its head. The kernel's work for a large body is
-/// the same with more, and idle connections keep their buffers.
+/// Bytes of a response that are read at once, and of its head. The kernel's work for a large body
+/// is the same with more, and idle connections keep their buffers.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Idle connections that were used since are watched again after this time.
 const WATCH_PAUSE: Duration = Duration::from_secs(5);

@@ -104,8 +104,8 @@ pub struct TlsSettings {
     /// The client's order of cipher suites decides, as one without instructions for AES prefers
     /// ChaCha20.
     by_client: Arc<ServerConfig>,
-    /// AES with 128 bits comes first: processors have instructions for SHA-256, but few for SHA-384,
-    /// which takes a tenth of the time of a handshake.
+    /// AES with 128 bits comes first: processors have instructions for SHA-256, but few for
+    /// SHA-384, which takes a tenth of the time of a handshake.
     aes_128: Arc<ServerConfig>,
 }
 
