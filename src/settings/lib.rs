@@ -209,7 +209,7 @@ mod tests {
         let text = serde_json::to_string(&settings).unwrap();
         assert_eq!(
             text,
-            r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],"clusterDns":["10.43.0.10"],"clusterDomain":"cluster.local","proxy":true,"networkPolicies":true,"backend":"host-gw","servers":["192.0.2.1:6443"]}"#
+            r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],"clusterDns":["10.43.0.10"],"clusterDomain":"cluster.local","proxy":true,"networkPolicies":true,"backend":"host-gw","ingress":true,"servers":["192.0.2.1:6443"]}"#
         );
         assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), settings);
         let mut other = settings.clone();
