@@ -44,6 +44,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(150);
 const RENEWAL: Duration = Duration::from_millis(250);
 /// Timeout of a request for a lease.
 const TIMEOUT: Duration = Duration::from_millis(400);
+/// How long the answers of the other servers are awaited once more than half have answered.
+const REST: Duration = Duration::from_millis(50);
 /// How long a server keeps a request that watches for free addresses.
 const WATCH: Duration = Duration::from_secs(10);
 /// Maximum number of addresses in one request.

@@ -14,7 +14,7 @@ use super::announcement::{announce, find_owner};
 use super::interface::{self, Interface};
 use super::tally::{Fate, Tally};
 use super::watches::Watches;
-use super::{ANSWER_MAX, HOLD, HOLD_SECONDS, LeaseRequest, LeaseServers, RENEWAL, TIMEOUT};
+use super::{ANSWER_MAX, HOLD, HOLD_SECONDS, LeaseRequest, LeaseServers, RENEWAL, REST, TIMEOUT};
 use crate::netlink::link::mac_text;
 use settings::addr::Family;
 
@@ -244,7 +244,11 @@ impl Holder {
         let mut answers: FuturesUnordered<_> =
             servers.iter().map(|server| server.request(request)).collect();
         let all = async {
-            while let Some(answer) = answers.next().await {
+            loop {
+                // A lost server must not delay what the others answer.
+                let rest = if tally.has_majority() { REST } else { TIMEOUT };
+                let next = tokio::time::timeout(rest, answers.next());
+                let Ok(Some(answer)) = next.await else { return };
                 match answer {
                     Ok(answer) => tally.add(answer),
                     Err(error) => {

@@ -14,7 +14,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(150);
 /// How long after the end of a lease machines learn of it: other servers received the last renewal
 /// a little later.
-const SLACK: Duration = Duration::from_millis(25);
+const SLACK: Duration = Duration::from_millis(60);
 /// Machines beyond this rank learn of it together.
 const RANK_MAX: u32 = 8;
 /// The end of a lease that does not end.

@@ -54,12 +54,16 @@ impl Tally {
         }
     }
 
+    /// Whether more than half of the servers have answered.
+    pub(super) fn has_majority(&self) -> bool {
+        self.is_majority(|_| true)
+    }
+
     /// Whether further answers change nothing.
     pub(super) fn decides(&self, claim: &BTreeSet<IpAddr>) -> bool {
         let is_all = self.answers.len() >= self.servers();
-        let has_majority = self.is_majority(|_| true);
         is_all
-            || (has_majority
+            || (self.has_majority()
                 && !claim.is_empty()
                 && claim.iter().all(|ip| self.fate(*ip) != Fate::Open))
     }
