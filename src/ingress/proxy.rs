@@ -1,7 +1,5 @@
 //! The HTTP proxy: connections of clients, requests to endpoints, answers without buffering.
 
-mod any_client;
-mod any_server;
 pub(crate) mod body;
 mod connection;
 pub mod entry;

@@ -55,7 +55,7 @@ pub fn server(
     hints: &[CertificateDer<'static>],
     alpn: &[&str],
 ) -> Result<ServerConfig, BadConfig> {
-    let verifier = AnyClient { hints: roots(hints)?.subjects(), provider: provider() };
+    let verifier = AnyClient::new(roots(hints)?.subjects(), provider());
     serving(Arc::new(verifier), cert, alpn)
 }
 
@@ -79,7 +79,7 @@ pub fn offering_server(
     alpn: &[&str],
     offer: &Offer,
 ) -> Result<ServerConfig, BadConfig> {
-    let verifier = AnyClient { hints: roots(hints)?.subjects(), provider: provider() };
+    let verifier = AnyClient::new(roots(hints)?.subjects(), provider());
     let mut offered = ring::default_provider();
     if !offer.suites.is_empty() {
         let is_listed = |name: &str| {
@@ -269,10 +269,18 @@ impl ServerCertVerifier for AnyServer {
     proves_possession!();
 }
 
+/// Asks for a certificate, and accepts any client that possesses the key of its own, or has none.
 #[derive(Debug)]
-struct AnyClient {
+pub struct AnyClient {
     hints: Vec<DistinguishedName>,
     provider: Arc<CryptoProvider>,
+}
+
+impl AnyClient {
+    /// `hints` are the authorities that the handshake names.
+    pub fn new(hints: Vec<DistinguishedName>, provider: Arc<CryptoProvider>) -> Self {
+        Self { hints, provider }
+    }
 }
 
 impl ClientCertVerifier for AnyClient {

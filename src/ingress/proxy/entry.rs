@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use base::Kind;
 use base::accept::{Accepted, accept};
+use base::pki::tls::AnyClient;
 use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -22,7 +23,6 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::any_client::AnyClient;
 use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, builder, serve_http};
 use super::exchange::Client;
 use super::stream::{Prefixed, Stream};
@@ -239,7 +239,7 @@ pub fn server_config(
         None => builder.with_no_client_auth(),
         Some(validation) if validation.allows_invalid => {
             let subjects = validation.roots.store.subjects();
-            builder.with_client_cert_verifier(Arc::new(AnyClient::new(subjects, &provider)))
+            builder.with_client_cert_verifier(Arc::new(AnyClient::new(subjects, provider)))
         }
         Some(validation) => {
             let roots = Arc::clone(&validation.roots.store);

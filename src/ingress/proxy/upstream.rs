@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::any_server::AnyServer;
+use base::pki::tls::AnyServer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring};
@@ -86,7 +86,7 @@ impl UpstreamTls {
     /// rustls refuses its own protocol versions.
     pub fn unverified(http2: bool) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let verifier = AnyServer(provider.signature_verification_algorithms);
+        let verifier = AnyServer::new(Arc::clone(&provider));
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
