@@ -1,7 +1,7 @@
 //! The part of the ingress that runs on the server that leads: the endpoints of its Service, the
 //! addresses in the status of Ingresses, and events about what is not served.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::auth_secrets::{self, AuthSecrets};
+use crate::node_endpoints::{self, NodeService};
 use crate::objects::ingress::{Classes, Problem, References, compile};
 use crate::objects::services::BackendRegistry;
 use crate::{HTTP_PORT, HTTPS_PORT};
@@ -25,8 +26,6 @@ pub const USER: &str = "system:ingress-controller";
 pub const AGENT: &str = "ingress-controller";
 /// The Service of `manifests/ingress.yaml`, whose load balancer is that of all Ingresses.
 pub const SERVICE: (&str, &str) = ("kube-system", "ingress");
-/// Addresses of one EndpointSlice (`MaxEndpointsPerSlice`).
-const ENDPOINTS_MAX: usize = 1000;
 /// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(100);
 
@@ -107,55 +106,6 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
     });
 }
 
-/// The address of a node, and whether it is ready.
-fn endpoint(node: &Node) -> Option<(String, String, bool)> {
-    let name = node.metadata.name.clone()?;
-    let status = node.status.as_ref()?;
-    let internal = status.addresses.iter().flatten().find(|a| a.type_ == "InternalIP")?;
-    let conditions = status.conditions.iter().flatten();
-    let ready = conditions.filter(|c| c.type_ == "Ready").any(|c| c.status == "True");
-    Some((name, internal.address.clone(), ready))
-}
-
-/// The EndpointSlices of the ingress' Service, by name: the ports of each node's process.
-fn endpoint_slices(nodes: &[Node]) -> BTreeMap<String, Value> {
-    let mut families: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    let mut known: Vec<_> = nodes.iter().filter_map(endpoint).collect();
-    known.sort();
-    for (name, address, ready) in known {
-        let family = if address.contains(':') { "IPv6" } else { "IPv4" };
-        families.entry(family).or_default().push(json!({
-            "addresses": [address],
-            "nodeName": name,
-            "targetRef": {"kind": "Node", "name": name},
-            "conditions": {"ready": ready, "serving": ready, "terminating": false},
-        }));
-    }
-    let mut slices = BTreeMap::new();
-    for (family, endpoints) in families {
-        for (number, chunk) in endpoints.chunks(ENDPOINTS_MAX).enumerate() {
-            let name = format!("{}-{}-{number}", SERVICE.1, family.to_lowercase());
-            let labels = json!({
-                "kubernetes.io/service-name": SERVICE.1,
-                "endpointslice.kubernetes.io/managed-by": AGENT,
-            });
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": name, "namespace": SERVICE.0, "labels": labels},
-                "addressType": family,
-                "ports": [
-                    {"name": "http", "port": HTTP_PORT, "protocol": "TCP"},
-                    {"name": "https", "port": HTTPS_PORT, "protocol": "TCP"},
-                ],
-                "endpoints": chunk,
-            });
-            slices.insert(name, slice);
-        }
-    }
-    slices
-}
-
 /// The addresses of Ingresses: those of the load balancer of the ingress' Service.
 fn addresses(service: Option<&Service>) -> Vec<Value> {
     let status = service.and_then(|s| s.status.as_ref()?.load_balancer.as_ref());
@@ -195,17 +145,7 @@ impl Controller {
         });
         let own = Arc::clone(&self.wake);
         self.nodes.on_change(move |change| {
-            // A heartbeat changes neither addresses nor readiness.
-            let is_news = match change {
-                client::Change::Updated { old, new } => {
-                    let read = |object: &api::Object| {
-                        client::informer::decode::<Node>(object).map(|node| endpoint(&node))
-                    };
-                    read(old) != read(new)
-                }
-                _ => true,
-            };
-            if is_news {
+            if node_endpoints::concerns(change) {
                 own.notify_one();
             }
         });
@@ -254,50 +194,18 @@ impl Controller {
     }
 
     async fn write_endpoints(&self, service: Option<&Service>) -> Result<(), Error> {
-        let gvr = gvr_of::<EndpointSlice>();
-        let wanted = match service {
-            Some(_) => endpoint_slices(&self.nodes.list("")),
-            None => BTreeMap::new(),
+        let endpoints = NodeService {
+            namespace: SERVICE.0,
+            name: SERVICE.1,
+            manager: AGENT,
+            ports: json!([
+                {"name": "http", "port": HTTP_PORT, "protocol": "TCP"},
+                {"name": "https", "port": HTTPS_PORT, "protocol": "TCP"},
+            ]),
+            owners: json!([]),
         };
-        for (name, slice) in &wanted {
-            let known = self.slices.cache().get(SERVICE.0, name);
-            let is_equal = known.as_ref().is_some_and(|object| {
-                let value: Option<Value> = serde_json::from_slice(object.json().as_ref()).ok();
-                value.is_some_and(|value| {
-                    ["endpoints", "ports"].iter().all(|field| value.get(field) == slice.get(field))
-                })
-            });
-            match known {
-                Some(_) if is_equal => {}
-                Some(_) => {
-                    let patch = Patch::Merge(slice);
-                    self.client.patch::<EndpointSlice>(SERVICE.0, name, "", &patch).await?;
-                }
-                None => {
-                    self.client.post_value(&gvr, SERVICE.0, "", "", slice).await?;
-                }
-            }
-        }
-        for object in self.slices.cache().list(SERVICE.0) {
-            let is_own = object.label("endpointslice.kubernetes.io/managed-by") == Some(AGENT);
-            if is_own && !wanted.contains_key(&*object.key.name) {
-                let deleted = self
-                    .client
-                    .delete_gvr(
-                        &gvr,
-                        SERVICE.0,
-                        &object.key.name,
-                        &client::DeleteOptions::default(),
-                    )
-                    .await;
-                if let Err(error) = deleted
-                    && !error.is_not_found()
-                {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
+        let nodes = service.map(|_| self.nodes.list("")).unwrap_or_default();
+        endpoints.write(&self.client, &self.slices, &nodes).await
     }
 
     /// Records an event for each new problem.
@@ -322,30 +230,6 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn node(name: &str, address: &str, ready: &str) -> Node {
-        serde_json::from_value(json!({"metadata": {"name": name}, "status": {
-            "addresses": [{"type": "Hostname", "address": name},
-                {"type": "InternalIP", "address": address}],
-            "conditions": [{"type": "Ready", "status": ready}]}}))
-        .unwrap()
-    }
-
-    #[test]
-    fn each_node_is_an_endpoint_of_the_service() {
-        let nodes = [
-            node("b", "192.0.2.2", "True"),
-            node("a", "192.0.2.1", "Unknown"),
-            node("c", "2001:db8::1", "True"),
-        ];
-        let slices = endpoint_slices(&nodes);
-        let names: Vec<&str> = slices.keys().map(String::as_str).collect();
-        assert_eq!(names, ["ingress-ipv4-0", "ingress-ipv6-0"]);
-        let endpoints = &slices["ingress-ipv4-0"]["endpoints"];
-        assert_eq!(endpoints[0]["nodeName"], "a");
-        assert_eq!(endpoints[0]["conditions"]["ready"], false);
-        assert_eq!(endpoints[1]["addresses"][0], "192.0.2.2");
-    }
 
     #[test]
     fn ingresses_have_the_addresses_of_the_service() {

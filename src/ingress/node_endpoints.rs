@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::Object;
 use api::k8s::api::core::v1::Node;
 use api::k8s::api::discovery::v1::EndpointSlice;
-use client::{Client, Error, Informer, Patch, gvr_of};
+use client::informer::decode;
+use client::{Change, Client, DeleteOptions, Error, Informer, Patch, gvr_of};
 use serde_json::{Value, json};
 
 /// Addresses of one EndpointSlice (`MaxEndpointsPerSlice`).
@@ -15,7 +17,7 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 pub const MANAGER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 
 /// The address of a node, and whether it is ready.
-pub fn endpoint(node: &Node) -> Option<(String, String, bool)> {
+fn endpoint(node: &Node) -> Option<(String, String, bool)> {
     let name = node.metadata.name.clone()?;
     let status = node.status.as_ref()?;
     let internal = status.addresses.iter().flatten().find(|a| a.type_ == "InternalIP")?;
@@ -39,71 +41,95 @@ pub struct NodeService<'a> {
     pub owners: Value,
 }
 
-/// The EndpointSlices of a Service, by name.
-pub fn endpoint_slices(service: &NodeService<'_>, nodes: &[Node]) -> BTreeMap<String, Value> {
-    let mut families: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    let mut known: Vec<_> = nodes.iter().filter_map(endpoint).collect();
-    known.sort();
-    for (name, address, ready) in known {
-        let family = if address.contains(':') { "IPv6" } else { "IPv4" };
-        families.entry(family).or_default().push(json!({
-            "addresses": [address],
-            "nodeName": name,
-            "targetRef": {"kind": "Node", "name": name},
-            "conditions": {"ready": ready, "serving": ready, "terminating": false},
-        }));
-    }
-    let mut slices = BTreeMap::new();
-    for (family, endpoints) in families {
-        for (number, chunk) in endpoints.chunks(ENDPOINTS_MAX).enumerate() {
-            let name = format!("{}-{}-{number}", service.name, family.to_lowercase());
-            let labels = json!({SERVICE_LABEL: service.name, MANAGER_LABEL: service.manager});
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": name, "namespace": service.namespace, "labels": labels,
-                    "ownerReferences": service.owners},
-                "addressType": family,
-                "ports": service.ports,
-                "endpoints": chunk,
-            });
-            slices.insert(name, slice);
-        }
-    }
-    slices
+/// Whether a change of a node changes its address or readiness; a heartbeat does not.
+pub fn concerns(change: &Change) -> bool {
+    let Change::Updated { old, new } = change else { return true };
+    let read = |object: &Object| decode::<Node>(object).map(|node| endpoint(&node));
+    read(old) != read(new)
 }
 
-/// Writes the EndpointSlices that differ.
-///
-/// # Errors
-/// The server's refusal or the transport's failure.
-pub async fn write(
-    client: &Client,
-    known: &Informer<EndpointSlice>,
-    namespace: &str,
-    wanted: &BTreeMap<String, Value>,
-) -> Result<(), Error> {
-    for (name, slice) in wanted {
-        let object = known.cache().get(namespace, name);
-        let is_equal = object.as_ref().is_some_and(|object| {
-            let value = object.value().ok();
-            value.is_some_and(|value| {
-                ["endpoints", "ports"].iter().all(|field| value.get(field) == slice.get(field))
-            })
-        });
-        match object {
-            Some(_) if is_equal => {}
-            Some(_) => {
-                let patch = Patch::Merge(slice);
-                client.patch::<EndpointSlice>(namespace, name, "", &patch).await?;
-            }
-            None => {
-                let gvr = gvr_of::<EndpointSlice>();
-                client.post_value(&gvr, namespace, "", "", slice).await?;
+impl NodeService<'_> {
+    /// Its EndpointSlices, by name.
+    fn slices(&self, nodes: &[Node]) -> BTreeMap<String, Value> {
+        let mut families: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        let mut known: Vec<_> = nodes.iter().filter_map(endpoint).collect();
+        known.sort();
+        for (name, address, ready) in known {
+            let family = if address.contains(':') { "IPv6" } else { "IPv4" };
+            families.entry(family).or_default().push(json!({
+                "addresses": [address],
+                "nodeName": name,
+                "targetRef": {"kind": "Node", "name": name},
+                "conditions": {"ready": ready, "serving": ready, "terminating": false},
+            }));
+        }
+        let mut slices = BTreeMap::new();
+        for (family, endpoints) in families {
+            for (number, chunk) in endpoints.chunks(ENDPOINTS_MAX).enumerate() {
+                let name = format!("{}-{}-{number}", self.name, family.to_lowercase());
+                let labels = json!({SERVICE_LABEL: self.name, MANAGER_LABEL: self.manager});
+                let slice = json!({
+                    "apiVersion": "discovery.k8s.io/v1",
+                    "kind": "EndpointSlice",
+                    "metadata": {"name": name, "namespace": self.namespace, "labels": labels,
+                        "ownerReferences": self.owners},
+                    "addressType": family,
+                    "ports": self.ports,
+                    "endpoints": chunk,
+                });
+                slices.insert(name, slice);
             }
         }
+        slices
     }
-    Ok(())
+
+    /// Writes the EndpointSlices that differ, and deletes those for which no node is left; without
+    /// `nodes` that is all of them.
+    ///
+    /// # Errors
+    /// The server's refusal or the transport's failure.
+    pub async fn write(
+        &self,
+        client: &Client,
+        known: &Informer<EndpointSlice>,
+        nodes: &[Node],
+    ) -> Result<(), Error> {
+        let gvr = gvr_of::<EndpointSlice>();
+        let wanted = self.slices(nodes);
+        for (name, slice) in &wanted {
+            let object = known.cache().get(self.namespace, name);
+            let is_equal = object.as_ref().is_some_and(|object| {
+                let value = object.value().ok();
+                value.is_some_and(|value| {
+                    ["endpoints", "ports"].iter().all(|field| value.get(field) == slice.get(field))
+                })
+            });
+            match object {
+                Some(_) if is_equal => {}
+                Some(_) => {
+                    let patch = Patch::Merge(slice);
+                    client.patch::<EndpointSlice>(self.namespace, name, "", &patch).await?;
+                }
+                None => {
+                    client.post_value(&gvr, self.namespace, "", "", slice).await?;
+                }
+            }
+        }
+        for object in known.cache().list(self.namespace) {
+            let is_own = object.label(MANAGER_LABEL) == Some(self.manager)
+                && object.label(SERVICE_LABEL) == Some(self.name);
+            let name = &object.key.name;
+            if !is_own || wanted.contains_key(&**name) {
+                continue;
+            }
+            let options = DeleteOptions::default();
+            match client.delete_gvr(&gvr, self.namespace, name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +158,7 @@ mod tests {
             ports: json!([]),
             owners: json!([]),
         };
-        let slices = endpoint_slices(&service, &nodes);
+        let slices = service.slices(&nodes);
         let names: Vec<&str> = slices.keys().map(String::as_str).collect();
         assert_eq!(names, ["ingress-ipv4-0", "ingress-ipv6-0"]);
         let endpoints = &slices["ingress-ipv4-0"]["endpoints"];

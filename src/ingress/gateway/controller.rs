@@ -11,6 +11,7 @@ use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
 use api::k8s::jiff::Timestamp;
 use base::{Backoff, Kind, Shutdown, Tasks};
+use client::informer::decode;
 use client::{Client, DeleteOptions, Error, Informer, Informers, Patch, Scope, gvr_of};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -25,7 +26,7 @@ use super::service::{
 use super::status::{Reporter, Update};
 use super::tables::public_ports;
 use super::types::{GROUP, GatewaySpec, Metadata, Resource};
-use crate::node_endpoints::{self, NodeService, endpoint, endpoint_slices};
+use crate::node_endpoints::{self, NodeService};
 use crate::objects::services::BackendRegistry;
 
 /// User of the controller.
@@ -119,17 +120,7 @@ impl Controller {
         let nodes = informers.of::<Node>();
         let note = Arc::clone(&wake);
         nodes.on_change(move |change| {
-            // A heartbeat changes neither addresses nor readiness.
-            let is_news = match change {
-                client::Change::Updated { old, new } => {
-                    let read = |object: &api::Object| {
-                        client::informer::decode::<Node>(object).map(|node| endpoint(&node))
-                    };
-                    read(old) != read(new)
-                }
-                _ => true,
-            };
-            if is_news {
+            if node_endpoints::concerns(change) {
                 note.notify_one();
             }
         });
@@ -167,7 +158,6 @@ impl Controller {
     }
 
     async fn reconcile(&self) -> Result<(), Error> {
-        self.ensure_class().await?;
         let (caches, bundle) = (self.caches.clone(), self.bundle());
         let computed = base::tasks::blocking(move || {
             let objects = caches.objects();
@@ -182,6 +172,7 @@ impl Controller {
         });
         // Only a panic ends it early, which the log has.
         let Ok((objects, model, updates)) = computed.await else { return Ok(()) };
+        self.ensure_class(&objects).await?;
         for update in &updates {
             self.write_status(update).await?;
         }
@@ -198,8 +189,7 @@ impl Controller {
     }
 
     /// Creates the class of this controller, unless the cluster has one.
-    async fn ensure_class(&self) -> Result<(), Error> {
-        let objects = self.caches.objects();
+    async fn ensure_class(&self, objects: &Objects) -> Result<(), Error> {
         let has_class = objects
             .classes
             .iter()
@@ -228,12 +218,12 @@ impl Controller {
     }
 
     async fn write_services(&self, objects: &Objects, model: &Model) -> Result<(), Error> {
-        let known = self.caches.services.list("");
-        let is_ours = |service: &&Service| {
-            service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(NAME_LABEL))
-        };
+        // Few of a cluster's Services are those of Gateways: only these are decoded.
+        let known = self.caches.services.cache().list("");
+        let ours = known.iter().filter(|object| object.label(NAME_LABEL).is_some());
+        let ours = ours.filter_map(|object| decode::<Service>(object));
         let mut taken: BTreeSet<u16> =
-            known.iter().filter(is_ours).flat_map(node_ports).map(|port| port.2).collect();
+            ours.flat_map(|service| node_ports(&service)).map(|port| port.2).collect();
         let nodes = self.nodes.list("");
         for gateway in &model.gateways {
             let Some(object) = objects.gateways.get(gateway.at) else { continue };
@@ -267,16 +257,15 @@ impl Controller {
                     continue;
                 }
             };
-            let slices = NodeService {
+            let endpoints = NodeService {
                 namespace,
                 name: &name,
                 manager: AGENT,
                 ports: endpoint_ports(&ports),
                 owners: owners(object),
             };
-            let slices = endpoint_slices(&slices, &nodes);
             // The load balancer chooses nodes by the endpoints that exist when it sees the Service.
-            node_endpoints::write(&self.client, &self.slices, namespace, &slices).await?;
+            endpoints.write(&self.client, &self.slices, &nodes).await?;
             self.write_service(object, (namespace, &name), &service(object, &ports)).await?;
         }
         Ok(())
