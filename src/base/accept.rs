@@ -20,6 +20,29 @@ pub struct Accepted {
     pub place: OwnedSemaphorePermit,
 }
 
+/// Binds a socket, again after growing pauses while it cannot be bound: the port may become free,
+/// and the rest of the process works without it. `report` logs each failure. `None` at shutdown.
+pub async fn bind_when_free<T, F>(
+    bind: impl Fn() -> F,
+    (first, longest): (Duration, Duration),
+    shutdown: &Shutdown,
+    report: impl Fn(std::io::Error),
+) -> Option<T>
+where
+    F: Future<Output = std::io::Result<T>>,
+{
+    let mut backoff = Backoff::new(first, longest);
+    loop {
+        match bind().await {
+            Ok(socket) => return Some(socket),
+            Err(error) => report(error),
+        }
+        if !backoff.wait(shutdown).await {
+            return None;
+        }
+    }
+}
+
 /// Accepts connections until shutdown and passes each to `each`, which starts a task for it. At
 /// most `room` connections are served at a time; more wait in the kernel's queue. `what` names the
 /// listener in the log.

@@ -13,7 +13,8 @@ use api::k8s::api::core::v1::{Secret, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
 use api::k8s::api::networking::v1::{Ingress, IngressClass};
 use arc_swap::ArcSwap;
-use base::{Backoff, Kind, Shutdown, Tasks};
+use base::accept::bind_when_free;
+use base::{Kind, Tasks};
 use client::{Client, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
@@ -253,24 +254,16 @@ async fn serve_at(
     (address, inherited): (SocketAddr, Option<TcpListener>),
     tasks: Tasks,
 ) -> Option<TcpListener> {
-    let shutdown: Shutdown = tasks.shutdown().clone();
-    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-    let mut inherited = inherited.map(Ok);
-    loop {
-        let bound = match inherited.take() {
-            Some(socket) => socket,
-            None => TcpListener::bind(address).await,
-        };
-        match bound {
-            Ok(socket) => return Some(serve(listener, socket).await),
-            Err(error) => {
-                tracing::warn!(%address, %error, "ingress: cannot listen");
-                if !backoff.wait(&shutdown).await {
-                    return None;
-                }
-            }
+    let socket = match inherited {
+        Some(socket) => socket,
+        None => {
+            let pauses = (Duration::from_secs(1), Duration::from_secs(60));
+            let report = |error| tracing::warn!(%address, %error, "ingress: cannot listen");
+            let bind = || TcpListener::bind(address);
+            bind_when_free(bind, pauses, tasks.shutdown(), report).await?
         }
-    }
+    };
+    Some(serve(listener, socket).await)
 }
 
 impl Follower {

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use base::accept::{Accepted, accept};
-use base::{Backoff, Kind, Tasks};
+use base::accept::{Accepted, accept, bind_when_free};
+use base::{Kind, Tasks};
 use futures::TryStreamExt;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -148,27 +148,20 @@ impl ImageRegistry {
     async fn listen(&self) -> Option<TcpListener> {
         const PROBLEM: &str = "registries/port";
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.config.port));
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-        loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => {
-                    self.tasks.problems().clear(PROBLEM);
-                    tracing::info!(%address, "image registry: serving");
-                    return Some(listener);
-                }
-                Err(error) => {
-                    let what = format!(
-                        "cannot listen on {address} for the embedded registry and rewritten \
-                         mirrors: {error}"
-                    );
-                    let fix = "free the port, or set --embedded-registry-port";
-                    self.tasks.problems().put(PROBLEM, what, fix);
-                }
-            }
-            if !backoff.wait(self.tasks.shutdown()).await {
-                return None;
-            }
-        }
+        let pauses = (Duration::from_secs(1), Duration::from_secs(60));
+        let report = |error| {
+            let what = format!(
+                "cannot listen on {address} for the embedded registry and rewritten mirrors: \
+                 {error}"
+            );
+            let fix = "free the port, or set --embedded-registry-port";
+            self.tasks.problems().put(PROBLEM, what, fix);
+        };
+        let bind = || TcpListener::bind(address);
+        let listener = bind_when_free(bind, pauses, self.tasks.shutdown(), report).await?;
+        self.tasks.problems().clear(PROBLEM);
+        tracing::info!(%address, "image registry: serving");
+        Some(listener)
     }
 
     async fn serve_connection(self: Arc<Self>, accepted: Accepted) {

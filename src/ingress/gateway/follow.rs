@@ -9,7 +9,8 @@ use std::time::Duration;
 use api::k8s::api::core::v1::Service;
 use api::k8s::api::discovery::v1::EndpointSlice;
 use arc_swap::ArcSwap;
-use base::{Backoff, Kind, Shutdown, Tasks};
+use base::accept::bind_when_free;
+use base::{Kind, Shutdown, Tasks};
 use client::{Change, Client, Informer, Informers};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UdpSocket};
@@ -233,29 +234,19 @@ async fn serve_at(
     (address, is_udp): (SocketAddr, bool),
     tasks: Tasks,
 ) -> Result<(), std::convert::Infallible> {
-    let shutdown = tasks.shutdown().clone();
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
-    loop {
-        let error = if is_udp {
-            match UdpSocket::bind(address).await {
-                Ok(socket) => {
-                    serve_datagrams(port, socket).await;
-                    return Ok(());
-                }
-                Err(error) => error,
-            }
-        } else {
-            match TcpListener::bind(address).await {
-                Ok(socket) => {
-                    serve_port(port, socket).await;
-                    return Ok(());
-                }
-                Err(error) => error,
-            }
-        };
-        tracing::warn!(%address, is_udp, %error, "gateway: cannot listen");
-        if !backoff.wait(&shutdown).await {
-            return Ok(());
+    let pauses = (Duration::from_millis(200), Duration::from_secs(60));
+    let report = |error| tracing::warn!(%address, is_udp, %error, "gateway: cannot listen");
+    let shutdown = tasks.shutdown();
+    if is_udp {
+        let bind = || UdpSocket::bind(address);
+        if let Some(socket) = bind_when_free(bind, pauses, shutdown, report).await {
+            serve_datagrams(port, socket).await;
+        }
+    } else {
+        let bind = || TcpListener::bind(address);
+        if let Some(socket) = bind_when_free(bind, pauses, shutdown, report).await {
+            serve_port(port, socket).await;
         }
     }
+    Ok(())
 }

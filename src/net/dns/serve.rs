@@ -10,7 +10,8 @@ use api::k8s::api::core::v1::Node;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::routing::get;
-use base::{Backoff, Kind, Shutdown, Tasks};
+use base::accept::bind_when_free;
+use base::{Kind, Shutdown, Tasks};
 use client::{Informer, Informers};
 use hickory_proto::op::{Message, ResponseCode};
 use http::header::CONTENT_TYPE;
@@ -131,18 +132,11 @@ async fn bound<T, F>(
 where
     F: Future<Output = std::io::Result<T>>,
 {
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-    loop {
-        match bind(at).await {
-            Ok(socket) => return Some(socket),
-            Err(error) => {
-                tracing::warn!(%at, %error, "cluster DNS cannot listen; is another name server bound to all addresses?");
-            }
-        }
-        if !backoff.wait(shutdown).await {
-            return None;
-        }
-    }
+    let pauses = (Duration::from_millis(200), Duration::from_secs(30));
+    let report = |error| {
+        tracing::warn!(%at, %error, "cluster DNS cannot listen; is another name server bound to all addresses?");
+    };
+    bind_when_free(|| bind(at), pauses, shutdown, report).await
 }
 
 async fn serve_metrics(at: SocketAddr, tasks: Tasks) -> Result<(), std::io::Error> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::any;
-use base::accept::{Accepted, accept};
-use base::{Backoff, Kind, Shutdown, Tasks};
+use base::accept::{Accepted, accept, bind_when_free};
+use base::{Kind, Shutdown, Tasks};
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -50,16 +50,9 @@ pub(crate) async fn serve(at: SocketAddr, tasks: Tasks) -> Result<(), Infallible
 }
 
 async fn bind(at: SocketAddr, stop: &Shutdown) -> Option<TcpListener> {
-    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-    loop {
-        match TcpListener::bind(at).await {
-            Ok(listener) => return Some(listener),
-            Err(error) => {
-                tracing::warn!(%at, %error, "node: cannot serve /healthz; choose a free --kubelet-arg=healthz-port");
-            }
-        }
-        if !backoff.wait(stop).await {
-            return None;
-        }
-    }
+    let pauses = (Duration::from_millis(500), Duration::from_secs(60));
+    let report = |error| {
+        tracing::warn!(%at, %error, "node: cannot serve /healthz; choose a free --kubelet-arg=healthz-port");
+    };
+    bind_when_free(|| TcpListener::bind(at), pauses, stop, report).await
 }

@@ -9,7 +9,8 @@ use api::k8s::jiff::Timestamp;
 use axum::Router;
 use axum::response::Response;
 use axum::routing::any;
-use base::{Backoff, Shutdown, Tasks};
+use base::accept::bind_when_free;
+use base::{Shutdown, Tasks};
 use client::Informer;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use parking_lot::Mutex;
@@ -124,18 +125,11 @@ impl Health {
 
 /// Listens; binding is retried, since pod traffic does not depend on it. `None` at shutdown.
 async fn bind(at: SocketAddr, what: &str, setting: &str, stop: &Shutdown) -> Option<TcpListener> {
-    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-    loop {
-        match TcpListener::bind(at).await {
-            Ok(listener) => return Some(listener),
-            Err(error) => {
-                tracing::warn!(%at, %error, "proxy: cannot serve {what}; choose a free {setting}");
-            }
-        }
-        if !backoff.wait(stop).await {
-            return None;
-        }
-    }
+    let pauses = (Duration::from_millis(500), Duration::from_secs(60));
+    let report = |error| {
+        tracing::warn!(%at, %error, "proxy: cannot serve {what}; choose a free {setting}");
+    };
+    bind_when_free(|| TcpListener::bind(at), pauses, stop, report).await
 }
 
 /// Serves `/healthz` and `/livez` until shutdown.
