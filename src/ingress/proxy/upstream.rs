@@ -74,7 +74,7 @@ pub enum EndpointName {
 pub struct UpstreamTls {
     /// The settings of rustls.
     pub(crate) config: Arc<ClientConfig>,
-    /// The name that endpoints are asked for.
+    /// The server name of the handshake.
     pub(crate) name: ServerName<'static>,
 }
 

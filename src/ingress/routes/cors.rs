@@ -35,7 +35,7 @@ fn matches(pattern: &str, origin: &str) -> bool {
             let (start, end) = (start.to_ascii_lowercase(), end.to_ascii_lowercase());
             let origin = origin.to_ascii_lowercase();
             let rest = origin.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
-            // A wildcard stands for a part of the host, so it contains no port.
+            // A wildcard matches a part of the host, so it contains no port.
             rest.is_some_and(|rest| !rest.is_empty() && (pattern == "*" || !rest.contains(':')))
         }
     }

@@ -25,12 +25,12 @@ pub(crate) use node_servers::NodeServers;
 const TRY_MAX: Duration = Duration::from_millis(1800);
 /// All tries of one question (CoreDNS's bound).
 const TRIES_MAX: Duration = Duration::from_secs(5);
-/// A server that failed is asked again after this time.
+/// A server that failed gets questions again after this time.
 const RETRY: Duration = Duration::from_secs(2);
 /// `max_fails` without a line for it.
 const MAX_FAILS: u32 = 2;
 
-/// How often a server failed in a row, and when it is asked again.
+/// How often a server failed in a row, and when it gets questions again.
 #[derive(Debug, Default)]
 struct Health {
     fails: u32,
@@ -51,7 +51,7 @@ impl Upstream {
         Self { address, tls_name, health: Mutex::default() }
     }
 
-    /// Whether it failed so often that others are asked before it.
+    /// Whether it failed so often that other servers come before it.
     fn is_down(&self, max_fails: u32, now: Instant) -> bool {
         let health = self.health.lock();
         max_fails > 0 && health.fails >= max_fails && health.retry.is_some_and(|retry| now < retry)
@@ -113,12 +113,12 @@ pub(crate) struct Forward {
     pub(crate) force_tcp: bool,
     pub(crate) prefer_udp: bool,
     pub(crate) concurrent: Option<Semaphore>,
-    /// Codes after which another server of this plugin is asked.
+    /// Codes after which the plugin tries another of its servers.
     pub(crate) failover: Vec<ResponseCode>,
-    /// Codes after which the next plugin `forward` is asked.
+    /// Codes after which the next plugin `forward` gets the question.
     pub(crate) next: Vec<ResponseCode>,
     pub(crate) next_on_nodata: bool,
-    /// No server is asked when all are down.
+    /// The plugin tries no server when all are down.
     pub(crate) fails_fast: bool,
     turn: AtomicUsize,
 }
@@ -170,7 +170,7 @@ impl Forward {
             && (name == self.from || !self.except.iter().any(|zone| is_in(name, zone)))
     }
 
-    /// The servers in the order in which they are asked.
+    /// The servers in the order in which the plugin tries them.
     fn ordered(&self, node: &NodeServers) -> Vec<Arc<Upstream>> {
         let mut list: Vec<Arc<Upstream>> = Vec::new();
         for to in &self.to {
