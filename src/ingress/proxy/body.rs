@@ -9,7 +9,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-use super::pool::Http1;
+use super::http1::{ChunkError, Http1};
+use super::splice::{Chunk, Pipe};
 use crate::backend::{ActiveRequest, Endpoint};
 
 /// Why a body ended early.
@@ -18,9 +19,21 @@ pub(crate) enum BodyError {
     /// The peer.
     #[error("{0}")]
     Http(#[from] hyper::Error),
+    /// The connection to the endpoint.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
     /// The body of a request is larger than its rule allows.
     #[error("the body is larger than {0} bytes")]
     TooLarge(u64),
+    /// The body of a request is longer or shorter than its head said.
+    #[error("the body does not have the length that the head states")]
+    Length,
+    /// The endpoint closed the connection within the body.
+    #[error("the connection was closed before the end of the body")]
+    Incomplete,
+    /// The chunks of a response.
+    #[error("{0}")]
+    Chunk(#[from] ChunkError),
 }
 
 /// Parts of a body that a mirror may lag behind; a slower one gets no more of it.
@@ -41,6 +54,8 @@ enum Source {
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     source: Source,
+    /// Data that was read and not sent.
+    first: Bytes,
     bytes: u64,
     max: u64,
     /// Get copies of the data.
@@ -50,7 +65,7 @@ pub(crate) struct RequestBody {
 impl RequestBody {
     /// Passes a body on, up to `max` bytes.
     pub(crate) fn new(incoming: Incoming, max: u64) -> Self {
-        Self { source: Source::Client(incoming), bytes: 0, max, mirrors: Vec::new() }
+        Self { source: Source::Client(incoming), max, ..Self::empty() }
     }
 
     /// A body that receives what this one passes on from now on.
@@ -60,12 +75,18 @@ impl RequestBody {
         }
         let (sender, receiver) = mpsc::channel(MIRROR_LAG_MAX);
         self.mirrors.push(sender);
-        Self { source: Source::Copy(receiver), bytes: 0, max: self.max, mirrors: Vec::new() }
+        Self { source: Source::Copy(receiver), max: self.max, ..Self::empty() }
     }
 
     /// A request without a body.
     pub(crate) fn empty() -> Self {
-        Self { source: Source::Empty, bytes: 0, max: 0, mirrors: Vec::new() }
+        let (first, mirrors) = (Bytes::new(), Vec::new());
+        Self { source: Source::Empty, first, bytes: 0, max: 0, mirrors }
+    }
+
+    /// Puts data that was read before the rest of the body.
+    pub(crate) fn put_back(&mut self, data: Bytes) {
+        self.first = data;
     }
 }
 
@@ -78,6 +99,9 @@ impl Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
+        if !this.first.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.first)))));
+        }
         let frame = match &mut this.source {
             Source::Empty => return Poll::Ready(None),
             Source::Copy(copy) => {
@@ -98,18 +122,20 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Empty => true,
-            Source::Client(incoming) => incoming.is_end_stream(),
-            Source::Copy(_) => false,
-        }
+        self.first.is_empty()
+            && match &self.source {
+                Source::Empty => true,
+                Source::Client(incoming) => incoming.is_end_stream(),
+                Source::Copy(_) => false,
+            }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Empty => SizeHint::with_exact(0),
-            Source::Client(incoming) => incoming.size_hint(),
-            Source::Copy(_) => SizeHint::default(),
+            Source::Empty => SizeHint::with_exact(self.first.len() as u64),
+            // hyper does not count what was read already.
+            Source::Client(incoming) if self.first.is_empty() => incoming.size_hint(),
+            Source::Client(_) | Source::Copy(_) => SizeHint::default(),
         }
     }
 }
@@ -117,8 +143,17 @@ impl Body for RequestBody {
 /// The connection of a response over HTTP/1.1; given back when its body has ended.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) connection: Http1,
+    pub(crate) connection: Box<Http1>,
     pub(crate) endpoint: Arc<Endpoint>,
+}
+
+/// Where the body of an endpoint's response comes from.
+#[derive(Debug)]
+pub(crate) enum EndpointBody {
+    /// A connection over HTTP/1.1, until the body has ended.
+    Http1(Option<Lease>),
+    /// A stream of HTTP/2.
+    Http2(Incoming),
 }
 
 /// The body of a response.
@@ -126,8 +161,9 @@ pub(crate) struct Lease {
 pub(crate) enum ResponseBody {
     /// That of an endpoint.
     Endpoint {
-        incoming: Incoming,
-        lease: Option<Lease>,
+        body: EndpointBody,
+        /// The pipe of the client's connection, where the kernel may move the body.
+        pipe: Option<Pipe>,
         /// The request counts as in progress until the body is dropped.
         _active: ActiveRequest,
     },
@@ -135,69 +171,63 @@ pub(crate) enum ResponseBody {
     Text(Option<Bytes>),
 }
 
-/// The next frame of a response. The connection has no task of its own: it is driven here.
-fn poll_incoming(
-    mut incoming: Pin<&mut Incoming>,
-    lease: Option<&mut Lease>,
-    context: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-    let polled = incoming.as_mut().poll_frame(context);
-    match lease {
-        Some(lease) if polled.is_pending() => {
-            // An early end is an error of the body.
-            lease.connection.is_ended(context);
-            incoming.poll_frame(context)
+impl ResponseBody {
+    /// The body of an endpoint's response.
+    pub(crate) fn new(body: EndpointBody, active: ActiveRequest) -> Self {
+        Self::Endpoint { body, pipe: None, _active: active }
+    }
+
+    /// Takes the connection from a response that changes the protocol.
+    pub(crate) fn take_connection(&mut self) -> Option<Box<Http1>> {
+        match self {
+            Self::Endpoint { body: EndpointBody::Http1(lease), .. } => {
+                lease.take().map(|lease| lease.connection)
+            }
+            _ => None,
         }
-        _ => polled,
+    }
+
+    /// Lets the kernel move the body to a client over HTTP/1.1 without TLS.
+    pub(crate) fn set_pipe(&mut self, own: &Pipe) {
+        if let Self::Endpoint { pipe, .. } = self {
+            *pipe = Some(own.clone());
+        }
     }
 }
 
-impl ResponseBody {
-    /// Takes the connection from a response that changes the protocol.
-    pub(crate) fn take_connection(&mut self) -> Option<Http1> {
-        match self {
-            Self::Endpoint { lease, .. } => lease.take().map(|lease| lease.connection),
-            Self::Text(_) => None,
-        }
-    }
-
-    fn ended(&mut self) {
-        if let Self::Endpoint { lease, .. } = self
-            && let Some(Lease { connection, endpoint }) = lease.take()
-        {
-            endpoint.pool.give_back(connection);
-        }
+/// Gives a connection back once the body has ended.
+fn give_back(lease: &mut Option<Lease>) {
+    let ended = lease.take_if(|lease| lease.connection.is_body_ended());
+    if let Some(Lease { connection, endpoint }) = ended {
+        endpoint.pool.give_back(connection);
     }
 }
 
 impl Body for ResponseBody {
-    type Data = Bytes;
+    type Data = Chunk;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Chunk>, BodyError>>> {
         match &mut *self {
-            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Self::Endpoint { incoming, lease, .. } => {
-                match ready!(poll_incoming(Pin::new(&mut *incoming), lease.as_mut(), context)) {
-                    Some(Ok(frame)) => {
-                        // hyper does not poll a body to its end once it knows that it has ended.
-                        if incoming.is_end_stream() {
-                            self.ended();
-                        }
-                        Poll::Ready(Some(Ok(frame)))
-                    }
-                    Some(Err(error)) => {
-                        *lease = None;
-                        Poll::Ready(Some(Err(error.into())))
-                    }
-                    None => {
-                        self.ended();
-                        Poll::Ready(None)
-                    }
+            Self::Text(text) => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(Chunk::Bytes(text)))))
+            }
+            Self::Endpoint { body: EndpointBody::Http2(incoming), .. } => {
+                let frame = ready!(Pin::new(incoming).poll_frame(context));
+                Poll::Ready(frame.map(|frame| Ok(frame?.map_data(Chunk::Bytes))))
+            }
+            Self::Endpoint { body: EndpointBody::Http1(lease), pipe, .. } => {
+                let Some(Lease { connection, .. }) = lease else { return Poll::Ready(None) };
+                let frame = ready!(connection.poll_frame(pipe.as_ref(), context));
+                match &frame {
+                    Some(Err(_)) => *lease = None,
+                    // hyper does not poll a body to its end once it knows that it has ended.
+                    Some(Ok(_)) | None => give_back(lease),
                 }
+                Poll::Ready(frame)
             }
         }
     }
@@ -205,27 +235,32 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Text(text) => text.is_none(),
-            Self::Endpoint { incoming, .. } => incoming.is_end_stream(),
+            Self::Endpoint { body: EndpointBody::Http2(incoming), .. } => incoming.is_end_stream(),
+            Self::Endpoint { body: EndpointBody::Http1(lease), .. } => {
+                lease.as_ref().is_none_or(|lease| lease.connection.is_body_ended())
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Text(text) => {
-                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+        let length = match self {
+            Self::Text(text) => Some(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Self::Endpoint { body: EndpointBody::Http2(incoming), .. } => {
+                return incoming.size_hint();
             }
-            Self::Endpoint { incoming, .. } => incoming.size_hint(),
-        }
+            Self::Endpoint { body: EndpointBody::Http1(lease), .. } => {
+                lease.as_ref().map_or(Some(0), |lease| lease.connection.body_length())
+            }
+        };
+        length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        // A response without a body, or one of which hyper has taken the last frame.
-        if let Self::Endpoint { incoming, .. } = self
-            && incoming.is_end_stream()
-        {
-            self.ended();
+        // A response without a body is not polled.
+        if let Self::Endpoint { body: EndpointBody::Http1(lease), .. } = self {
+            give_back(lease);
         }
     }
 }

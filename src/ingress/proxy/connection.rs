@@ -14,7 +14,7 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::Acceptor;
 use tokio::net::TcpListener;
@@ -22,7 +22,9 @@ use tokio_rustls::LazyConfigAcceptor;
 
 use super::body::ResponseBody;
 use super::exchange::{Client, answer_request};
+use super::splice::Pipe;
 use super::stream::{Prefixed, Stream};
+use super::streams::{StreamExecutor, Streams};
 use super::tls::TlsSettings;
 use crate::routes::Routes;
 
@@ -80,12 +82,11 @@ impl Listener {
 /// Accepts connections until shutdown; returns the socket, with the connections in its queue.
 pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener {
     let shutdown = listener.tasks.shutdown().clone();
-    let builder = Arc::new(builder());
     accept(&socket, "ingress", CONNECTIONS_MAX, &shutdown, |accepted| {
-        let (listener, builder) = (Arc::clone(&listener), Arc::clone(&builder));
+        let listener = Arc::clone(&listener);
         let tasks = listener.tasks.clone();
         tasks.spawn(Kind::Request, "ingress-connection", async move {
-            serve_connection(&listener, &builder, accepted).await;
+            serve_connection(&listener, accepted).await;
             Ok::<(), Infallible>(())
         });
     })
@@ -93,8 +94,9 @@ pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener 
     socket
 }
 
-pub(super) fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+/// Serves the protocol that TLS has negotiated; without TLS the first bytes of the client decide.
+fn builder(executor: StreamExecutor, stream: &Stream) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(executor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -111,18 +113,20 @@ pub(super) fn builder() -> auto::Builder<TokioExecutor> {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(HEAD_TIMEOUT)
         .keep_alive_timeout(HANDSHAKE_TIMEOUT);
-    builder
+    match stream {
+        Stream::Client(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2") => {
+            builder.http2_only()
+        }
+        Stream::Client(_) => builder.http1_only(),
+        Stream::Plain(_) | Stream::Endpoint(_) => builder,
+    }
 }
 
-async fn serve_connection(
-    listener: &Arc<Listener>,
-    builder: &auto::Builder<TokioExecutor>,
-    accepted: Accepted,
-) {
+async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
     let Accepted { stream, from, place } = accepted;
     let client = Client { address: from, secure: listener.tls.is_some(), server_name: None };
     match &listener.tls {
-        None => serve_http(listener, builder, client, Stream::plain(stream)).await,
+        None => serve_http(listener, client, Stream::plain(stream)).await,
         Some(settings) => {
             let handshake = async {
                 let stream = Prefixed::new(stream, Vec::new());
@@ -132,7 +136,7 @@ async fn serve_connection(
             };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => {
-                    serve_http(listener, builder, client, Stream::Client(Box::new(stream))).await;
+                    serve_http(listener, client, Stream::Client(Box::new(stream))).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%from, %error, "ingress: no TLS"),
                 Err(_) => tracing::debug!(%from, "ingress: TLS handshake took too long"),
@@ -145,6 +149,8 @@ async fn serve_connection(
 /// What the task of a connection and its requests tell each other.
 #[derive(Debug, Default)]
 struct State {
+    /// Where the kernel moves large bodies to a client over HTTP/1.1 without TLS.
+    pipe: Option<Pipe>,
     /// The process stops: the next response ends the connection.
     closing: AtomicBool,
     /// The client speaks HTTP/2.
@@ -163,6 +169,9 @@ async fn answer(
         state.is_http2.store(true, Ordering::Relaxed);
     }
     let mut response = answer_request(&listener, client, request).await?;
+    if let Some(pipe) = state.pipe.as_ref().filter(|_| !is_http2) {
+        response.body_mut().set_pipe(pipe);
+    }
     let is_last = state.closing.load(Ordering::Relaxed) && !is_http2;
     if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -171,14 +180,11 @@ async fn answer(
 }
 
 /// Serves HTTP over a connection until it ends or the listener stops.
-pub(super) async fn serve_http(
-    listener: &Arc<Listener>,
-    builder: &auto::Builder<TokioExecutor>,
-    client: Client,
-    stream: Stream,
-) {
+pub(super) async fn serve_http(listener: &Arc<Listener>, client: Client, mut stream: Stream) {
     let address = client.address;
-    let state = Arc::new(State::default());
+    let mut streams = Streams::default();
+    let builder = builder(streams.executor(), &stream);
+    let state = Arc::new(State { pipe: stream.with_pipe(), ..State::default() });
     let service = service_fn(|request: Request<Incoming>| {
         answer(Arc::clone(listener), client.clone(), Arc::clone(&state), request)
     });
@@ -186,19 +192,20 @@ pub(super) async fn serve_http(
     let mut serving = std::pin::pin!(serving);
     let shutdown = listener.tasks.shutdown();
     tokio::select! {
-        ended = serving.as_mut() => return log_end(address, ended),
+        ended = streams.run(serving.as_mut()) => return log_end(address, ended),
         () = shutdown.requested() => state.closing.store(true, Ordering::Relaxed),
     }
     // A client over HTTP/1.1 may have sent its next request already: it gets its answer, with
     // `Connection: close`. HTTP/2 has GOAWAY for that.
     if !state.is_http2.load(Ordering::Relaxed)
-        && let Ok(ended) = tokio::time::timeout(LAST_REQUEST_TIME, serving.as_mut()).await
+        && let Ok(ended) =
+            tokio::time::timeout(LAST_REQUEST_TIME, streams.run(serving.as_mut())).await
     {
         return log_end(address, ended);
     }
     // Requests in progress end first.
     serving.as_mut().graceful_shutdown();
-    if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, serving).await {
+    if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, streams.run(serving)).await {
         log_end(address, ended);
     }
 }

@@ -8,8 +8,6 @@ use arc_swap::ArcSwap;
 use base::Kind;
 use base::accept::{Accepted, accept};
 use base::pki::tls::AnyClient;
-use hyper_util::rt::TokioExecutor;
-use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
 use rustls::crypto::ring;
@@ -23,10 +21,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, builder, serve_http};
+use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, serve_http};
 use super::exchange::Client;
 use super::stream::{Prefixed, Stream};
 use super::tcp;
+use super::tls::TICKETS;
 use crate::backend::Split;
 use crate::gateway::listeners::ClientValidation;
 use crate::routes::hosts::{HostMap, normalized};
@@ -96,12 +95,11 @@ enum Refusal {
 /// Accepts connections until the tasks of the listener stop.
 pub async fn serve_port(port: Arc<Port>, socket: TcpListener) {
     let shutdown = port.listener.tasks.shutdown().clone();
-    let builder = Arc::new(builder());
     accept(&socket, "gateway", CONNECTIONS_MAX, &shutdown, |accepted| {
-        let (own, builder) = (Arc::clone(&port), Arc::clone(&builder));
+        let own = Arc::clone(&port);
         port.listener.tasks.spawn(Kind::Request, "gateway-connection", async move {
             let Accepted { stream, from, place } = accepted;
-            if let Err(error) = serve(&own, &builder, stream, from).await {
+            if let Err(error) = serve(&own, stream, from).await {
                 tracing::debug!(%from, %error, "gateway: connection is not served");
             }
             drop(place);
@@ -113,7 +111,6 @@ pub async fn serve_port(port: Arc<Port>, socket: TcpListener) {
 
 async fn serve(
     port: &Port,
-    builder: &auto::Builder<TokioExecutor>,
     stream: TcpStream,
     address: std::net::SocketAddr,
 ) -> Result<(), Refusal> {
@@ -122,7 +119,7 @@ async fn serve(
     match &*entry {
         PortMode::Http => {
             let client = Client { address, secure: false, server_name: None };
-            serve_http(listener, builder, client, Stream::plain(stream)).await;
+            serve_http(listener, client, Stream::plain(stream)).await;
             Ok(())
         }
         PortMode::Tcp(split) => {
@@ -141,7 +138,7 @@ async fn serve(
                     let stream = handshake(config, stream).await?;
                     let server_name = Some(name.into());
                     let client = Client { address, secure: true, server_name };
-                    serve_http(listener, builder, client, stream).await;
+                    serve_http(listener, client, stream).await;
                     Ok(())
                 }
                 TlsEntry::Terminate(config, routes) => {
@@ -252,7 +249,10 @@ pub fn server_config(
     let mut config = builder.with_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     match validation {
-        None => config.ticketer = ticketer()?,
+        None => {
+            config.ticketer = ticketer()?;
+            config.send_tls13_tickets = TICKETS;
+        }
         // A session must not outlive a change of the authorities.
         Some(_) => config.session_storage = Arc::new(NoServerSessionStorage {}),
     }

@@ -6,20 +6,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Kind, Tasks};
+use base::Tasks;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use super::body::{Lease, RequestBody, ResponseBody};
+use super::body::{BodyError, RequestBody, ResponseBody};
 use super::connection::Listener;
 use super::headers::{self, ClientAddress};
+use super::http1::ExchangeError;
 use super::pool::SendError;
 use super::session::{ServedBy, Session, set_session};
 use super::{mirror, upgrade};
-use crate::backend::{ActiveRequest, Backend, Protocol};
+use crate::backend::{Backend, Protocol};
 use crate::routes::affinity::EndpointId;
 use crate::routes::auth::{BasicAuth, Refusal};
 use crate::routes::edits::{Redirect, Rewrite};
@@ -77,6 +78,10 @@ impl Failure {
         match self {
             Self::NoEndpoint(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NoBackend | Self::Target(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Send(_, SendError::Exchange(ExchangeError::Body(error))) => match error {
+                BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                _ => StatusCode::BAD_REQUEST,
+            },
             Self::Connect(..) | Self::Closed(_) | Self::Send(..) => StatusCode::BAD_GATEWAY,
             Self::Timeout(..) => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -327,15 +332,9 @@ fn finish(
         headers::remove_hop_by_hop(response.headers_mut());
         return;
     }
-    let endpoint_side = hyper::upgrade::on(&mut *response);
-    if let Some(connection) = response.body_mut().take_connection() {
-        listener.tasks.spawn(Kind::Request, "ingress-upstream", async move {
-            connection.run().await;
-            Ok::<(), Infallible>(())
-        });
-    }
-    if let Some(client_side) = client_side {
-        upgrade::join(client_side, endpoint_side, &listener.tasks);
+    let endpoint_side = response.body_mut().take_connection();
+    if let (Some(client_side), Some(endpoint_side)) = (client_side, endpoint_side) {
+        upgrade::join(client_side, *endpoint_side, &listener.tasks);
     }
     let protocol = response.headers().get(http::header::UPGRADE).cloned();
     headers::remove_hop_by_hop(response.headers_mut());
@@ -384,11 +383,6 @@ pub(super) fn as_http2(parts: &mut request::Parts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a request may be sent twice (RFC 9110, 9.2.2).
-fn is_repeatable(request: &Request<RequestBody>) -> bool {
-    request.method().is_idempotent() && request.body().is_end_stream()
-}
-
 /// A copy of a request without a body.
 fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     let mut copy = Request::new(RequestBody::empty());
@@ -402,17 +396,8 @@ fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
-fn with_lease(
-    response: Response<Incoming>,
-    lease: Option<Lease>,
-    active: ActiveRequest,
-) -> Response<ResponseBody> {
-    response.map(|incoming| ResponseBody::Endpoint { incoming, lease, _active: active })
-}
-
 /// Sends a request to one endpoint after another until one accepts it. Once bytes were written,
-/// only an idempotent request without a body is repeated, and only over a connection that was
-/// reused: the endpoint may have closed it in the same moment.
+/// only an idempotent request without a body is repeated, and only if the connection was reused.
 pub(super) async fn send(
     tasks: &Tasks,
     timeouts: Timeouts,
@@ -434,35 +419,28 @@ pub(super) async fn send(
                 continue;
             }
         };
-        let copy = (connection.is_reused() && is_repeatable(&request)).then(|| copy_of(&request));
         let active = endpoint.begin();
-        let sending = connection.send(request);
+        let sending = connection.send(request, &endpoint);
         let sent = match timeouts.backend {
             Some(limit) => tokio::time::timeout(limit, sending)
                 .await
                 .map_err(|_| Failure::Timeout(Arc::clone(&backend.name), limit))?,
             None => sending.await,
         };
-        match (sent, copy) {
-            (Ok((mut response, connection)), _) => {
+        match sent {
+            Ok(mut response) => {
                 if session.is_some() {
                     let id = EndpointId::new(&backend.name, endpoint.address);
                     response.extensions_mut().insert(ServedBy(id));
                 }
                 endpoint.works();
-                let endpoint = Arc::clone(&endpoint);
-                let lease = connection.map(|connection| Lease { connection, endpoint });
-                return Ok(with_lease(response, lease, active));
+                return Ok(response.map(|body| ResponseBody::new(body, active)));
             }
-            (Err(SendError::Unsent(unsent)), _) => {
+            Err(SendError::Unsent(unsent)) => {
                 request = *unsent;
                 last = Some(Failure::Closed(endpoint.address));
             }
-            (Err(error), Some(copy)) => {
-                request = copy;
-                last = Some(Failure::Send(endpoint.address, error));
-            }
-            (Err(error), None) => return Err(Failure::Send(endpoint.address, error)),
+            Err(error) => return Err(Failure::Send(endpoint.address, error)),
         }
     }
     Err(last.unwrap_or_else(|| Failure::NoEndpoint(Arc::clone(&backend.name))))

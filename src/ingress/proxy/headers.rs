@@ -31,9 +31,17 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 /// Removes the headers of one hop (RFC 9110, 7.6.1), and those that `Connection` names. `TE:
 /// trailers` stays, which gRPC requires.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none; to compare names is cheaper than to look each of them up.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        return;
+    // Most messages have none or say that the connection is kept; to compare names is cheaper than
+    // to look each of them up.
+    let mut found = headers.iter().filter(|(name, _)| HOP_BY_HOP.contains(name));
+    let is_plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"keep-alive");
+    match (found.next(), found.next()) {
+        (None, _) => return,
+        (Some((name, value)), None) if *name == CONNECTION && is_plain(value) => {
+            headers.remove(CONNECTION);
+            return;
+        }
+        _ => {}
     }
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

@@ -1,26 +1,25 @@
 //! Connections to one endpoint.
 
-use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use base::{Kind, Tasks};
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::body::{EndpointBody, Lease, RequestBody};
+use super::http1::{ExchangeError, Http1, Unsent};
 use super::stream::Stream;
 use super::upstream::UpstreamTls;
-use crate::backend::Protocol;
-use crate::proxy::body::RequestBody;
+use crate::backend::{Endpoint, Protocol};
 
 /// Idle connections that an endpoint keeps. With fewer, clients over HTTP/2 open connections for
 /// most of their concurrent requests, and the node runs out of local ports.
@@ -28,71 +27,12 @@ const IDLE_MAX: usize = 256;
 /// How long a connection may be idle. Shorter than the idle time of common servers (Go has none,
 /// nginx 75 s, node 5 s; a closed one is detected and replaced).
 const IDLE_TIME: Duration = Duration::from_secs(55);
-/// Bytes of a response that are read at once, and of its head. The kernel's work for a large body
-/// is the same with more, and idle connections keep their buffers.
-const READ_BYTES_MAX: usize = 64 * 1024;
 /// Idle connections that were used since are watched again after this time.
 const WATCH_PAUSE: Duration = Duration::from_secs(5);
 
-/// A connection over HTTP/1.1 that one request uses at a time. No task of its own reads and writes
-/// it: the task of the request does, which saves two changes of tasks for each request.
-pub(crate) struct Http1 {
-    sender: http1::SendRequest<RequestBody>,
-    io: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
-    ended: bool,
-    /// The connection has served a request.
-    reused: bool,
-}
-
-impl fmt::Debug for Http1 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http1").field("reused", &self.reused).finish_non_exhaustive()
-    }
-}
-
-impl Http1 {
-    /// Reads and writes what is possible; whether the connection has ended.
-    pub(crate) fn is_ended(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.ended {
-            // The request learns the reason of an early end itself.
-            self.ended = self.io.as_mut().poll(context).is_ready();
-        }
-        self.ended
-    }
-
-    /// Whether the connection can take the next request, as far as the process knows.
-    fn is_ready(&mut self) -> bool {
-        let context = &mut Context::from_waker(Waker::noop());
-        !self.is_ended(context) && self.sender.is_ready()
-    }
-
-    /// Drives the connection to its end, for a response that changes the protocol.
-    pub(crate) async fn run(self) {
-        // The response may have come with the end of the connection's own part.
-        if !self.ended {
-            drop(self.io.await);
-        }
-    }
-
-    async fn send(
-        &mut self,
-        request: Request<RequestBody>,
-    ) -> Result<Response<Incoming>, SendError> {
-        let mut sending = pin!(self.sender.try_send_request(request));
-        let sent = poll_fn(|context| {
-            self.is_ended(context);
-            sending.as_mut().poll(context)
-        });
-        sent.await.map_err(|mut error| match error.take_message() {
-            Some(request) => SendError::Unsent(Box::new(request)),
-            None => SendError::Http(error.into_error()),
-        })
-    }
-}
-
 #[derive(Debug)]
 struct Idle {
-    connection: Http1,
+    connection: Box<Http1>,
     since: tokio::time::Instant,
 }
 
@@ -123,7 +63,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) enum Connection {
     /// HTTP/1.1.
-    Http1(Http1),
+    Http1(Box<Http1>),
     /// HTTP/2.
     Http2(http2::SendRequest<RequestBody>),
 }
@@ -131,10 +71,13 @@ pub(crate) enum Connection {
 /// Why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// The connection was closed before the request was written; the request is complete and may be
-    /// sent over another one.
-    #[error("the connection was closed before the request was sent")]
+    /// The connection was closed before the request was written, or before its response if the
+    /// request may be repeated; it is complete and may be sent over another connection.
+    #[error("the connection was closed before the response")]
     Unsent(Box<Request<RequestBody>>),
+    /// An exchange over HTTP/1.1 failed.
+    #[error("{0}")]
+    Exchange(#[from] ExchangeError),
     /// The endpoint closed the connection or broke the protocol.
     #[error("{0}")]
     Http(#[from] hyper::Error),
@@ -190,15 +133,12 @@ impl Pool {
         if self.protocol == Protocol::Udp {
             return Err(ConnectError::Datagrams);
         }
-        let io = TokioIo::new(self.open(address).await?);
+        let stream = self.open(address).await?;
         if self.protocol == Protocol::Http1 {
             self.tasks.get_or_init(|| tasks.clone());
-            let mut builder = http1::Builder::new();
-            builder.max_buf_size(READ_BYTES_MAX);
-            let (sender, connection) = builder.handshake::<_, RequestBody>(io).await?;
-            let io = Box::pin(connection.with_upgrades());
-            return Ok(Connection::Http1(Http1 { sender, io, ended: false, reused: false }));
+            return Ok(Connection::Http1(Box::new(Http1::new(stream))));
         }
+        let io = TokioIo::new(stream);
         let (sender, running) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(30))
@@ -249,11 +189,11 @@ impl Pool {
     }
 
     /// Keeps a connection whose response has ended.
-    pub(crate) fn give_back(&self, mut connection: Http1) {
+    pub(crate) fn give_back(&self, mut connection: Box<Http1>) {
         if !connection.is_ready() {
             return;
         }
-        connection.reused = true;
+        connection.rest();
         let mut state = self.state.lock();
         if state.closed {
             return;
@@ -308,24 +248,22 @@ async fn watch_idle(state: &Mutex<State>) {
 }
 
 impl Connection {
-    /// Whether the connection has served a request over HTTP/1.1.
-    pub(crate) fn is_reused(&self) -> bool {
-        matches!(self, Self::Http1(connection) if connection.reused)
-    }
-
-    /// Sends a request. A connection of HTTP/1.1 is returned with the response: the reader of the
-    /// body drives it, and gives it back when the body has ended.
+    /// Sends a request to an endpoint.
     pub(crate) async fn send(
         self,
         request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Option<Http1>), SendError> {
+        endpoint: &Arc<Endpoint>,
+    ) -> Result<Response<EndpointBody>, SendError> {
         match self {
-            Self::Http1(mut connection) => {
-                let response = connection.send(request).await?;
-                Ok((response, Some(connection)))
-            }
+            Self::Http1(mut connection) => match connection.send(request).await {
+                Ok(response) => {
+                    let lease = Lease { connection, endpoint: Arc::clone(endpoint) };
+                    Ok(response?.map(|()| EndpointBody::Http1(Some(lease))))
+                }
+                Err(Unsent(request)) => Err(SendError::Unsent(request)),
+            },
             Self::Http2(mut sender) => match sender.try_send_request(request).await {
-                Ok(response) => Ok((response, None)),
+                Ok(response) => Ok(response.map(EndpointBody::Http2)),
                 Err(mut error) => Err(match error.take_message() {
                     Some(request) => SendError::Unsent(Box::new(request)),
                     None => SendError::Http(error.into_error()),

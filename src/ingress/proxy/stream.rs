@@ -8,17 +8,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{client, server};
 
+use super::splice::{Pipe, is_marker};
+
 /// A TCP connection of which some bytes were read before: they are read again first.
 #[derive(Debug)]
 pub(crate) struct Prefixed {
     prefix: Vec<u8>,
     at: usize,
     stream: TcpStream,
+    /// Holds bytes that are written in place of markers.
+    pipe: Option<Pipe>,
 }
 
 impl Prefixed {
     pub(crate) fn new(stream: TcpStream, prefix: Vec<u8>) -> Self {
-        Self { prefix, at: 0, stream }
+        Self { prefix, at: 0, stream, pipe: None }
+    }
+
+    /// Writes bytes of a pipe in place of markers.
+    pub(crate) fn set_pipe(&mut self, pipe: Pipe) {
+        self.pipe = Some(pipe);
+    }
+
+    /// The socket, unless bytes were read before.
+    fn socket(&self) -> Option<&TcpStream> {
+        self.prefix.is_empty().then_some(&self.stream)
     }
 }
 
@@ -48,7 +62,10 @@ impl AsyncWrite for Prefixed {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        match &self.pipe {
+            Some(pipe) if is_marker(bytes) => pipe.poll_drain(&self.stream, context, bytes.len()),
+            _ => Pin::new(&mut self.stream).poll_write(context, bytes),
+        }
     }
 
     fn poll_write_vectored(
@@ -56,7 +73,14 @@ impl AsyncWrite for Prefixed {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+        let Some(pipe) = &self.pipe else {
+            return Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        };
+        let in_memory = bytes.iter().take_while(|bytes| !is_marker(bytes)).count();
+        match (bytes.get(..in_memory).unwrap_or(bytes), bytes.first()) {
+            ([], Some(marker)) => pipe.poll_drain(&self.stream, context, marker.len()),
+            (before, _) => Pin::new(&mut self.stream).poll_write_vectored(context, before),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,6 +111,23 @@ impl Stream {
     /// A TCP connection of which nothing was read.
     pub(crate) fn plain(stream: TcpStream) -> Self {
         Self::Plain(Prefixed::new(stream, Vec::new()))
+    }
+
+    /// The socket of a connection without TLS of which nothing was read.
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(stream) => stream.socket(),
+            Self::Client(_) | Self::Endpoint(_) => None,
+        }
+    }
+
+    /// Writes bytes of a pipe in place of markers; returns the pipe, if the connection can have
+    /// one.
+    pub(crate) fn with_pipe(&mut self) -> Option<Pipe> {
+        let Self::Plain(stream) = self else { return None };
+        let pipe = Pipe::default();
+        stream.set_pipe(pipe.clone());
+        Some(pipe)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The proxy between real sockets.
 
 mod abuse;
+mod endpoints;
 mod policies;
 
 use std::net::SocketAddr;

@@ -85,6 +85,9 @@ impl Certificates {
     }
 }
 
+/// Tickets for each handshake, as Go sends them; a second one costs as much as a small request.
+pub(super) const TICKETS: usize = 1;
+
 /// AES-GCM with keys of 256 bits and SHA-384, which OpenSSL prefers.
 const AES_256: [CipherSuite; 3] = [
     CipherSuite::TLS13_AES_256_GCM_SHA384,
@@ -151,6 +154,7 @@ impl CertificateStore {
                 .with_cert_resolver(resolver);
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             config.ticketer = Arc::clone(&ticketer);
+            config.send_tls13_tickets = TICKETS;
             Ok::<_, rustls::Error>(config)
         };
         let mut provider = ring::default_provider();

@@ -7,6 +7,9 @@ use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt as _;
+
+use super::http1::Http1;
 
 /// The protocol that a message wants to upgrade to.
 pub(super) fn wanted(headers: &HeaderMap) -> Option<HeaderValue> {
@@ -25,17 +28,18 @@ pub(super) fn set(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// Copies bytes both ways once both sides have upgraded, until one closes or the process stops.
-pub(super) fn join(client: OnUpgrade, endpoint: OnUpgrade, tasks: &Tasks) {
+/// Copies bytes both ways once the client's side has upgraded, until one closes or the process stops.
+pub(super) fn join(client: OnUpgrade, endpoint: Http1, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "ingress-upgrade", async move {
-        let (Ok(client), Ok(endpoint)) = tokio::join!(client, endpoint) else {
-            return Ok::<(), Infallible>(());
+        let Ok(client) = client.await else { return Ok::<(), Infallible>(()) };
+        let (mut client, (mut endpoint, first)) = (TokioIo::new(client), endpoint.into_parts());
+        let copying = async {
+            client.write_all(&first).await?;
+            tokio::io::copy_bidirectional(&mut client, &mut endpoint).await
         };
-        let (mut client, mut endpoint) = (TokioIo::new(client), TokioIo::new(endpoint));
-        let copying = tokio::io::copy_bidirectional(&mut client, &mut endpoint);
         tokio::select! {
-            // The end of either side ends both; there is no one to report an error to.
+            // The end of either side ends both; there is no peer to report an error to.
             _ = copying => {}
             () = shutdown.requested() => {}
         }
