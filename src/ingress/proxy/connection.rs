@@ -37,8 +37,6 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Header fields of a request.
-const HEADER_FIELDS_MAX: usize = 200;
 /// Requests of one HTTP/2 connection at a time (nginx's `http2_max_concurrent_streams`).
 const STREAMS_MAX: u32 = 128;
 /// Streams that a client has reset and that are still served (CVE-2023-44487).
@@ -101,8 +99,8 @@ fn builder(executor: StreamExecutor, stream: &Stream) -> auto::Builder<StreamExe
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADER_FIELDS_MAX);
+        // Heads have at most 100 fields, hyper's limit, for which it allocates no memory.
+        .max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
