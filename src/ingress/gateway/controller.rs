@@ -218,6 +218,10 @@ impl Controller {
     }
 
     async fn write_services(&self, objects: &Objects, model: &Model) -> Result<(), Error> {
+        // Each change of any Service comes here.
+        if model.gateways.is_empty() {
+            return Ok(());
+        }
         // Few of a cluster's Services are those of Gateways: only these are decoded.
         let known = self.caches.services.cache().list("");
         let ours = known.iter().filter(|object| object.label(NAME_LABEL).is_some());
