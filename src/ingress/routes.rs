@@ -123,6 +123,9 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// The same for one attempt.
     pub backend: Option<Duration>,
+    /// Within an attempt, from the last part of the request's body to the response's head (nginx's
+    /// `proxy_read_timeout`); it may take twice as long until it is noticed.
+    pub read: Option<Duration>,
     /// For a new connection to an endpoint.
     pub connect: Duration,
 }
@@ -133,7 +136,8 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             request: None,
-            backend: Some(Duration::from_secs(60)),
+            backend: None,
+            read: Some(Duration::from_secs(60)),
             connect: Duration::from_secs(5),
         }
     }

@@ -430,19 +430,17 @@ fn duration(text: &str) -> Result<Duration, Problem> {
 fn timeouts(kind: RouteKind, rule: &RouteRule) -> Result<Timeouts, Problem> {
     let mut timeouts = Timeouts::default();
     if kind == RouteKind::Grpc {
-        timeouts.backend = None;
+        timeouts.read = None;
     }
     let Some(spec) = &rule.timeouts else { return Ok(timeouts) };
     let read = |text: &Option<String>| text.as_deref().map(duration).transpose();
     let (request, backend) = (read(&spec.request)?, read(&spec.backend_request)?);
     let limited = |limit: Duration| Some(limit).filter(|limit| !limit.is_zero());
-    if let Some(limit) = request {
-        timeouts.request = limited(limit);
-        timeouts.backend = None;
+    if request.is_some() || backend.is_some() {
+        timeouts.read = None;
     }
-    if let Some(limit) = backend {
-        timeouts.backend = limited(limit);
-    }
+    timeouts.request = request.and_then(limited);
+    timeouts.backend = backend.and_then(limited);
     Ok(timeouts)
 }
 

@@ -29,17 +29,18 @@ fn rule(value: Value) -> RouteRule {
 // `HTTPRouteTimeouts`: 0 is unlimited; without a limit for one attempt that of the request counts.
 #[test]
 fn limits_of_time() {
-    for (spec, request, backend) in [
-        (json!({}), None, Some(60)),
-        (json!({"timeouts": {"request": "5s"}}), Some(5), None),
-        (json!({"timeouts": {"request": "5s", "backendRequest": "2s"}}), Some(5), Some(2)),
-        (json!({"timeouts": {"backendRequest": "0s"}}), None, None),
+    for (spec, request, backend, read) in [
+        (json!({}), None, None, Some(60)),
+        (json!({"timeouts": {"request": "5s"}}), Some(5), None, None),
+        (json!({"timeouts": {"request": "5s", "backendRequest": "2s"}}), Some(5), Some(2), None),
+        (json!({"timeouts": {"backendRequest": "0s"}}), None, None, None),
     ] {
         let timeouts = timeouts(RouteKind::Http, &rule(spec)).unwrap();
         let seconds = |d: Option<Duration>| d.map(|d| d.as_secs());
         assert_eq!((seconds(timeouts.request), seconds(timeouts.backend)), (request, backend));
+        assert_eq!(seconds(timeouts.read), read);
     }
-    assert_eq!(timeouts(RouteKind::Grpc, &rule(json!({}))).unwrap().backend, None);
+    assert_eq!(timeouts(RouteKind::Grpc, &rule(json!({}))).unwrap().read, None);
 }
 
 // `GRPCMethodMatch`.

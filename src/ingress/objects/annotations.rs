@@ -128,7 +128,7 @@ impl Settings {
             "proxy-body-size" => self.body_bytes_max = size(value)?,
             "whitelist-source-range" | "allowlist-source-range" => self.sources = ranges(value)?,
             "proxy-connect-timeout" => self.timeouts.connect = seconds(value)?,
-            "proxy-read-timeout" => self.timeouts.backend = Some(seconds(value)?),
+            "proxy-read-timeout" => self.timeouts.read = Some(seconds(value)?),
             "backend-protocol" => {
                 (self.protocol, self.backend_tls) = match value.to_ascii_uppercase().as_str() {
                     "HTTP" => (Some(Protocol::Http1), false),
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(settings.https_only, Some(true));
             assert_eq!(settings.body_bytes_max, 8 << 20);
             assert_eq!(settings.sources.len(), 2);
-            assert_eq!(settings.timeouts.backend, Some(Duration::from_secs(120)));
+            assert_eq!(settings.timeouts.read, Some(Duration::from_secs(120)));
             assert_eq!(settings.timeouts.connect, Duration::from_secs(2));
             assert_eq!(settings.protocol, Some(Protocol::Http2));
         }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -58,6 +59,8 @@ pub(crate) struct RequestBody {
     first: Bytes,
     bytes: u64,
     max: u64,
+    /// Counts the parts that were taken, for a reader beside the body's own.
+    progress: Option<Arc<AtomicUsize>>,
     /// Get copies of the data.
     mirrors: Vec<mpsc::Sender<Bytes>>,
 }
@@ -81,7 +84,15 @@ impl RequestBody {
     /// A request without a body.
     pub(crate) fn empty() -> Self {
         let (first, mirrors) = (Bytes::new(), Vec::new());
-        Self { source: Source::Empty, first, bytes: 0, max: 0, mirrors }
+        Self { source: Source::Empty, first, bytes: 0, max: 0, progress: None, mirrors }
+    }
+
+    /// The number of parts that were taken of the body; `None` without a body.
+    pub(crate) fn progress(&mut self) -> Option<Arc<AtomicUsize>> {
+        if matches!(self.source, Source::Empty) {
+            return None;
+        }
+        Some(Arc::clone(self.progress.get_or_insert_default()))
     }
 
     /// Puts data that was read before the rest of the body.
@@ -115,6 +126,9 @@ impl Body for RequestBody {
             this.bytes = this.bytes.saturating_add(data.len() as u64);
             if this.bytes > this.max {
                 return Poll::Ready(Some(Err(BodyError::TooLarge(this.max))));
+            }
+            if let Some(progress) = &this.progress {
+                progress.fetch_add(1, Ordering::Relaxed);
             }
             this.mirrors.retain(|mirror| mirror.try_send(data.clone()).is_ok());
         }

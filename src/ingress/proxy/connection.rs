@@ -17,8 +17,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::Acceptor;
-use tokio::net::TcpListener;
-use tokio_rustls::LazyConfigAcceptor;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{LazyConfigAcceptor, server};
 
 use super::body::ResponseBody;
 use super::exchange::{Client, answer_request};
@@ -35,6 +36,10 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the head of a request, and for which a connection may be idle (nginx's
 /// `keepalive_timeout` is 75 s, its `client_header_timeout` 60 s).
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a client over HTTP/2 sends first (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes that are read to learn the protocol; a common head fits.
+const FIRST_BYTES: usize = 1024;
 /// Bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Requests of one HTTP/2 connection at a time (nginx's `http2_max_concurrent_streams`).
@@ -92,8 +97,50 @@ pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener 
     socket
 }
 
-/// Serves the protocol that TLS has negotiated; without TLS the first bytes of the client decide.
-fn builder(executor: StreamExecutor, stream: &Stream) -> auto::Builder<StreamExecutor> {
+/// Reads the first bytes of a client without TLS until they tell its protocol.
+async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(FIRST_BYTES);
+    loop {
+        let is_end = stream.read_buf(&mut bytes).await? == 0;
+        let is_preface = bytes.iter().zip(PREFACE).all(|(byte, expected)| byte == expected);
+        if is_end || !is_preface || bytes.len() >= PREFACE.len() {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// Serves HTTP over a connection without TLS. A client that stays silent is closed like one whose
+/// head does not end.
+pub(super) async fn serve_plain(listener: &Arc<Listener>, client: Client, mut stream: TcpStream) {
+    let shutdown = listener.tasks.shutdown();
+    let reading = tokio::time::timeout(HEAD_TIMEOUT, first_bytes(&mut stream));
+    let read = tokio::select! {
+        read = reading => read,
+        // A connection that has just been accepted may have its request under way.
+        () = async {
+            shutdown.requested().await;
+            base::clock::sleep(LAST_REQUEST_TIME).await;
+        } => return,
+    };
+    let Ok(Ok(bytes)) = read else {
+        return tracing::debug!(from = %client.address, "ingress: no request from the client");
+    };
+    let is_http2 = bytes.starts_with(PREFACE);
+    let stream = Stream::Plain(Prefixed::new(stream, bytes));
+    serve_http(listener, client, stream, is_http2).await;
+}
+
+/// Serves HTTP over a connection with TLS, in the protocol that the handshake has chosen.
+pub(super) async fn serve_tls(
+    listener: &Arc<Listener>,
+    client: Client,
+    stream: server::TlsStream<Prefixed>,
+) {
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    serve_http(listener, client, Stream::Client(Box::new(stream)), is_http2).await;
+}
+
+fn builder(executor: StreamExecutor, is_http2: bool) -> auto::Builder<StreamExecutor> {
     let mut builder = auto::Builder::new(executor);
     builder
         .http1()
@@ -111,20 +158,14 @@ fn builder(executor: StreamExecutor, stream: &Stream) -> auto::Builder<StreamExe
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(HEAD_TIMEOUT)
         .keep_alive_timeout(HANDSHAKE_TIMEOUT);
-    match stream {
-        Stream::Client(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2") => {
-            builder.http2_only()
-        }
-        Stream::Client(_) => builder.http1_only(),
-        Stream::Plain(_) | Stream::Endpoint(_) => builder,
-    }
+    if is_http2 { builder.http2_only() } else { builder.http1_only() }
 }
 
 async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
     let Accepted { stream, from, place } = accepted;
     let client = Client { address: from, secure: listener.tls.is_some(), server_name: None };
     match &listener.tls {
-        None => serve_http(listener, client, Stream::plain(stream)).await,
+        None => serve_plain(listener, client, stream).await,
         Some(settings) => {
             let handshake = async {
                 let stream = Prefixed::new(stream, Vec::new());
@@ -134,7 +175,7 @@ async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
             };
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => {
-                    serve_http(listener, client, Stream::Client(Box::new(stream))).await;
+                    serve_tls(listener, client, stream).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%from, %error, "ingress: no TLS"),
                 Err(_) => tracing::debug!(%from, "ingress: TLS handshake took too long"),
@@ -178,10 +219,10 @@ async fn answer(
 }
 
 /// Serves HTTP over a connection until it ends or the listener stops.
-pub(super) async fn serve_http(listener: &Arc<Listener>, client: Client, mut stream: Stream) {
+async fn serve_http(listener: &Arc<Listener>, client: Client, mut stream: Stream, is_http2: bool) {
     let address = client.address;
     let mut streams = Streams::default();
-    let builder = builder(streams.executor(), &stream);
+    let builder = builder(streams.executor(), is_http2);
     let state = Arc::new(State { pipe: stream.with_pipe(), ..State::default() });
     let service = service_fn(|request: Request<Incoming>| {
         answer(Arc::clone(listener), client.clone(), Arc::clone(&state), request)

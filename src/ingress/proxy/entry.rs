@@ -19,9 +19,9 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server};
 
-use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, serve_http};
+use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, serve_plain, serve_tls};
 use super::exchange::Client;
 use super::stream::{Prefixed, Stream};
 use super::tcp;
@@ -119,7 +119,7 @@ async fn serve(
     match &*entry {
         PortMode::Http => {
             let client = Client { address, secure: false, server_name: None };
-            serve_http(listener, client, Stream::plain(stream)).await;
+            serve_plain(listener, client, stream).await;
             Ok(())
         }
         PortMode::Tcp(split) => {
@@ -138,12 +138,13 @@ async fn serve(
                     let stream = handshake(config, stream).await?;
                     let server_name = Some(name.into());
                     let client = Client { address, secure: true, server_name };
-                    serve_http(listener, client, stream).await;
+                    serve_tls(listener, client, stream).await;
                     Ok(())
                 }
                 TlsEntry::Terminate(config, routes) => {
                     let split = route(routes).ok_or(Refusal::UnknownName)?;
                     let stream = handshake(config, stream).await?;
+                    let stream = Stream::Client(Box::new(stream));
                     Ok(tcp::forward(stream, Some(&split), &listener.tasks).await?)
                 }
                 TlsEntry::Passthrough(routes) => {
@@ -156,10 +157,13 @@ async fn serve(
     }
 }
 
-async fn handshake(config: &Arc<ServerConfig>, stream: Prefixed) -> Result<Stream, Refusal> {
+async fn handshake(
+    config: &Arc<ServerConfig>,
+    stream: Prefixed,
+) -> Result<server::TlsStream<Prefixed>, Refusal> {
     let accepting = TlsAcceptor::from(Arc::clone(config)).accept(stream);
     let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting).await;
-    Ok(Stream::Client(Box::new(accepted.map_err(|_| Refusal::Timeout)??)))
+    Ok(accepted.map_err(|_| Refusal::Timeout)??)
 }
 
 /// Reads the first message of a TLS client. The name is normalized, and empty if there is none; the

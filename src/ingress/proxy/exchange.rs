@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::Tasks;
@@ -396,6 +397,28 @@ fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     copy
 }
 
+/// Waits for a response's head as long as the request's body makes progress.
+///
+/// # Errors
+/// The limit, if it has passed since the last progress.
+async fn within<T>(
+    limit: Option<Duration>,
+    progress: Option<Arc<AtomicUsize>>,
+    sending: impl Future<Output = T>,
+) -> Result<T, Duration> {
+    let Some(limit) = limit else { return Ok(sending.await) };
+    let parts = || progress.as_ref().map_or(0, |parts| parts.load(Ordering::Relaxed));
+    let mut sending = std::pin::pin!(sending);
+    loop {
+        let before = parts();
+        match tokio::time::timeout(limit, sending.as_mut()).await {
+            Ok(done) => return Ok(done),
+            Err(_) if parts() != before => {}
+            Err(_) => return Err(limit),
+        }
+    }
+}
+
 /// Sends a request to one endpoint after another until one accepts it. Once bytes were written,
 /// only an idempotent request without a body is repeated, and only if the connection was reused.
 pub(super) async fn send(
@@ -420,13 +443,13 @@ pub(super) async fn send(
             }
         };
         let active = endpoint.begin();
-        let sending = connection.send(request, &endpoint);
+        let progress = request.body_mut().progress();
+        let sending = within(timeouts.read, progress, connection.send(request, &endpoint));
         let sent = match timeouts.backend {
-            Some(limit) => tokio::time::timeout(limit, sending)
-                .await
-                .map_err(|_| Failure::Timeout(Arc::clone(&backend.name), limit))?,
+            Some(limit) => tokio::time::timeout(limit, sending).await.unwrap_or(Err(limit)),
             None => sending.await,
         };
+        let sent = sent.map_err(|limit| Failure::Timeout(Arc::clone(&backend.name), limit))?;
         match sent {
             Ok(mut response) => {
                 if session.is_some() {

@@ -77,3 +77,41 @@ async fn heads_are_bounded() {
     assert_eq!(echo.connections.load(Ordering::SeqCst), 0, "no endpoint got a request");
     assert_eq!(status(&exchange(proxy, &get("/", "")).await), StatusCode::OK);
 }
+
+/// A client that sends nothing, or only the beginning of HTTP/2's preface, is closed in time.
+#[tokio::test(start_paused = true)]
+async fn silent_clients_are_closed() {
+    let tasks = Tasks::new(Shutdown::new());
+    let (_echo, proxy) = target(&tasks).await;
+    for first in ["", "P", "PRI * HTTP/2.0\r\n"] {
+        let mut stream = TcpStream::connect(proxy).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let reading = stream.read_to_end(&mut answer);
+        tokio::time::timeout(Duration::from_secs(90), reading).await.expect(first).unwrap();
+        assert!(answer.is_empty(), "{first:?}");
+    }
+}
+
+/// An upload may take longer than the limit for the answer, as long as it makes progress; one that
+/// stops may not.
+#[tokio::test(start_paused = true)]
+async fn slow_uploads_are_answered_and_stopped_ones_are_not() {
+    let tasks = Tasks::new(Shutdown::new());
+    let echo = Echo::start(&tasks).await;
+    let limit = Some(Duration::from_secs(10));
+    let proxy = proxy(rule(&[echo.address], |f| f.timeouts.read = limit), &tasks, None).await;
+    let head =
+        "POST / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nContent-Length: 8\r\n\r\n";
+    for (parts, expected) in [(8, StatusCode::OK), (3, StatusCode::GATEWAY_TIMEOUT)] {
+        let mut stream = TcpStream::connect(proxy).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        for _ in 0..parts {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            stream.write_all(b"x").await.unwrap();
+        }
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(status(&String::from_utf8_lossy(&answer)), expected, "{parts} of 8 bytes");
+    }
+}
