@@ -223,10 +223,16 @@ impl fmt::Debug for Http1 {
     }
 }
 
-/// A request that may be sent over another connection: nothing of it was written, or it may be
-/// repeated and the endpoint closed a connection that was kept in the same moment (RFC 9112, 9.3.1).
+/// Why a request got no response.
 #[derive(Debug)]
-pub(crate) struct Unsent(pub(crate) Box<Request<RequestBody>>);
+pub(crate) enum Unanswered {
+    /// The request may be sent over another connection: nothing of it was written, or it may be
+    /// repeated and the endpoint closed a connection that was kept in the same moment (RFC 9112,
+    /// 9.3.1).
+    Unsent(Box<Request<RequestBody>>),
+    /// The exchange failed.
+    Failed(ExchangeError),
+}
 
 impl Http1 {
     pub(crate) fn new(stream: Stream) -> Self {
@@ -276,11 +282,11 @@ impl Http1 {
     /// while the body of the response is read.
     ///
     /// # Errors
-    /// The outer error keeps the request, which may be sent over another connection.
+    /// The request may be sent over another connection, or the exchange failed.
     pub(crate) async fn send(
         &mut self,
         mut request: Request<RequestBody>,
-    ) -> Result<Result<Response<()>, ExchangeError>, Unsent> {
+    ) -> Result<Response<()>, Unanswered> {
         let framing = Framing::set(&mut request);
         let head = request::head(&request);
         let (parts, body) = request.into_parts();
@@ -288,16 +294,16 @@ impl Http1 {
         let body = (!is_bodiless).then_some((body, framing));
         self.outgoing = Outgoing { before: head, body, ..Outgoing::default() };
         match poll_fn(|context| self.poll_exchange(&parts.method, context)).await {
-            Ok(response) => Ok(Ok(response)),
+            Ok(response) => Ok(response),
             Err(ExchangeError::Io(_) | ExchangeError::Closed)
                 if !self.outgoing.begun || (self.may_repeat(&parts.method) && is_bodiless) =>
             {
                 let Outgoing { data, body, .. } = std::mem::take(&mut self.outgoing);
                 let mut body = body.map_or_else(RequestBody::empty, |(body, _)| body);
                 body.put_back(data);
-                Err(Unsent(Box::new(Request::from_parts(parts, body))))
+                Err(Unanswered::Unsent(Box::new(Request::from_parts(parts, body))))
             }
-            Err(error) => Ok(Err(error)),
+            Err(error) => Err(Unanswered::Failed(error)),
         }
     }
 

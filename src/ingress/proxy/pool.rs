@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::body::{EndpointBody, Lease, RequestBody};
-use super::http1::{ExchangeError, Http1, Unsent};
+use super::http1::{ExchangeError, Http1, Unanswered};
 use super::stream::Stream;
 use super::upstream::UpstreamTls;
 use crate::backend::{Endpoint, Protocol};
@@ -258,9 +258,10 @@ impl Connection {
             Self::Http1(mut connection) => match connection.send(request).await {
                 Ok(response) => {
                     let lease = Lease { connection, endpoint: Arc::clone(endpoint) };
-                    Ok(response?.map(|()| EndpointBody::Http1(Some(lease))))
+                    Ok(response.map(|()| EndpointBody::Http1(Some(lease))))
                 }
-                Err(Unsent(request)) => Err(SendError::Unsent(request)),
+                Err(Unanswered::Unsent(request)) => Err(SendError::Unsent(request)),
+                Err(Unanswered::Failed(error)) => Err(error.into()),
             },
             Self::Http2(mut sender) => match sender.try_send_request(request).await {
                 Ok(response) => Ok(response.map(EndpointBody::Http2)),

@@ -28,7 +28,8 @@ pub(super) fn set(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// Copies bytes both ways once the client's side has upgraded, until one closes or the process stops.
+/// Copies bytes both ways once the client's side has upgraded, until one closes or the process
+/// stops.
 pub(super) fn join(client: OnUpgrade, endpoint: Http1, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "ingress-upgrade", async move {
