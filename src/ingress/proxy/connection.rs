@@ -192,7 +192,7 @@ struct State {
     pipe: Option<Pipe>,
     /// The process stops: the next response ends the connection.
     closing: AtomicBool,
-    /// The client speaks HTTP/2.
+    /// A request came over HTTP/2. Before the first one the end of the connection waits for it.
     is_http2: AtomicBool,
 }
 
@@ -208,7 +208,7 @@ async fn answer(
         state.is_http2.store(true, Ordering::Relaxed);
     }
     let mut response = answer_request(&listener, client, request).await?;
-    if let Some(pipe) = state.pipe.as_ref().filter(|_| !is_http2) {
+    if let Some(pipe) = &state.pipe {
         response.body_mut().set_pipe(pipe);
     }
     let is_last = state.closing.load(Ordering::Relaxed) && !is_http2;
@@ -223,7 +223,8 @@ async fn serve_http(listener: &Arc<Listener>, client: Client, mut stream: Stream
     let address = client.address;
     let mut streams = Streams::default();
     let builder = builder(streams.executor(), is_http2);
-    let state = Arc::new(State { pipe: stream.with_pipe(), ..State::default() });
+    let pipe = if is_http2 { None } else { stream.with_pipe() };
+    let state = Arc::new(State { pipe, ..State::default() });
     let service = service_fn(|request: Request<Incoming>| {
         answer(Arc::clone(listener), client.clone(), Arc::clone(&state), request)
     });

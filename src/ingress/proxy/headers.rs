@@ -28,6 +28,12 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
+/// Whether a field is a list that has an option (RFC 9110, 5.6.1).
+pub(super) fn has_option(headers: &HeaderMap, name: &HeaderName, option: &str) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|o| o.trim().eq_ignore_ascii_case(option))
+}
+
 /// Removes the headers of one hop (RFC 9110, 7.6.1), and those that `Connection` names. `TE:
 /// trailers` stays, which gRPC requires.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -52,12 +58,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .collect();
     // A client must not make the proxy drop what it adds, or the host.
     let removable = |name: &HeaderName| *name != HOST && !is_forwarded(name);
-    let takes_trailers = headers
-        .get_all(TE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|value| value.trim().eq_ignore_ascii_case("trailers"));
+    let takes_trailers = has_option(headers, &TE, "trailers");
     for name in named.iter().filter(|name| removable(name)) {
         headers.remove(name);
     }

@@ -80,12 +80,13 @@ impl Outgoing {
         self.before.get(self.before_written..).unwrap_or_default()
     }
 
+    /// Whether all that was taken of the body is written.
+    fn is_written(&self) -> bool {
+        self.before().is_empty() && self.data.is_empty() && self.after.is_empty()
+    }
+
     fn is_done(&self) -> bool {
-        self.before().is_empty()
-            && self.data.is_empty()
-            && self.after.is_empty()
-            && self.body.is_none()
-            && !self.unflushed
+        self.is_written() && self.body.is_none() && !self.unflushed
     }
 
     /// Writes as much as possible.
@@ -108,7 +109,7 @@ impl Outgoing {
                     Poll::Pending => {}
                 }
             }
-            if self.before().is_empty() && self.data.is_empty() && self.after.is_empty() {
+            if self.is_written() {
                 ready!(Pin::new(&mut *stream).poll_flush(context))?;
                 self.unflushed = false;
                 return Poll::Ready(Ok(()));

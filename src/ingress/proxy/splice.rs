@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 /// Bytes of a pipe. The kernel moves pages of a socket's queue, which are seldom full.
 const PIPE_BYTES: i32 = 512 * 1024;
 /// Bytes that are moved at once.
-pub(super) const CHUNK_BYTES_MAX: usize = 256 * 1024;
+const CHUNK_BYTES_MAX: usize = 256 * 1024;
 
 /// Stands in for bytes in a pipe. It is never read or written, so it takes no memory.
 static MARKER: LazyLock<Box<[u8]>> = LazyLock::new(|| vec![0; CHUNK_BYTES_MAX].into_boxed_slice());

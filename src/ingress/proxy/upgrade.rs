@@ -9,17 +9,12 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt as _;
 
+use super::headers::has_option;
 use super::http1::Http1;
 
 /// The protocol that a message wants to upgrade to.
 pub(super) fn wanted(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut options = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','));
-    let upgrades = options.any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
-    headers.get(UPGRADE).filter(|_| upgrades).cloned()
+    headers.get(UPGRADE).filter(|_| has_option(headers, &CONNECTION, "upgrade")).cloned()
 }
 
 /// Asks for an upgrade.

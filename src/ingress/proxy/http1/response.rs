@@ -7,6 +7,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::{ParserConfig, Status};
 
+use crate::proxy::headers::has_option;
+
 /// Bytes of the head of a response.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Header fields of a response.
@@ -117,12 +119,6 @@ fn parse(head: &Bytes, method: &Method) -> Result<Head, HeadError> {
     let end = body_end(method, response.status(), version, response.headers_mut())?;
     let keeps = end != End::Close && keeps(version, response.headers());
     Ok(Head { response, end, keeps })
-}
-
-/// Whether a field has an option in its list.
-fn has_option(headers: &HeaderMap, name: &HeaderName, option: &str) -> bool {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|o| o.trim().eq_ignore_ascii_case(option))
 }
 
 /// Whether a connection persists after a response (RFC 9112, 9.3).
