@@ -32,8 +32,8 @@ pub use local::memory::{open_memory, open_memory_with};
 pub use log::{OpenError, advise_dontneed};
 pub use open::{Config, DEFAULT_QUOTA_BYTES, OpenFuture, open, open_member};
 pub use raft::{
-    CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection, Transport,
-    to_promote,
+    CallError, Lane, MAX_MESSAGE_BYTES, MemberOptions, Members, Peer, PeerConnection, Responses,
+    Transport, to_promote,
 };
 pub use reset::{CheckError, Reset, ResetError, has_store, migrate, reset, store_id};
 pub use snapshot::{SnapshotError, SnapshotInfo, inspect, inspect_bytes};

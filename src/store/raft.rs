@@ -26,6 +26,7 @@ mod wire;
 pub(crate) use engine::RaftEngine;
 pub use failure_detector::PeerConnection;
 pub use members::{Members, to_promote};
+pub use membership_watch::Responses;
 pub use start::MemberOptions;
 pub(crate) use start::{Options, Started, start};
 pub use transport::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};

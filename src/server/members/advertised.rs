@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::clock::now;
 use serde::{Deserialize, Serialize};
-use store::Member;
+use store::{Member, Responses};
 use tokio::time::Instant;
 
 use super::UNRESPONSIVE_AFTER;
@@ -17,6 +17,8 @@ use crate::peer_servers::{CallError, PeerServers};
 
 /// Timeout of a request to another server.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of a request to a server that has not responded since this one began to lead.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// An answer is valid for so long: a server may restart with other flags.
 const VALIDITY: Duration = Duration::from_secs(60);
 
@@ -50,19 +52,27 @@ impl AdvertisedAddresses {
         Self { servers, own, known: BTreeMap::new() }
     }
 
-    /// The addresses of this server and of those that respond to it, sorted and without duplicates.
-    pub(super) async fn responsive(&mut self) -> Vec<IpAddr> {
-        let responsive = self.servers.members.responsive(UNRESPONSIVE_AFTER).unwrap_or_default();
+    /// The addresses of this server and of those that respond to it, sorted and without duplicates;
+    /// `None` if it does not lead. Right after an election a server that runs may not have
+    /// responded yet: it counts if it answers now, so that no address is withdrawn for a moment.
+    pub(super) async fn responsive(&mut self) -> Option<Vec<IpAddr>> {
+        let Responses { responsive, unknown } =
+            self.servers.members.responses(UNRESPONSIVE_AFTER)?;
         self.known.retain(|id, _| responsive.contains(id));
+        let others = self.servers.others();
         let mut all = vec![self.own];
-        for member in self.servers.others() {
-            if responsive.contains(&member.id) {
-                all.extend(self.address_of(&member).await);
-            }
+        let (asked, listed): (Vec<Member>, Vec<Member>) = others
+            .into_iter()
+            .filter(|member| responsive.contains(&member.id) || unknown.contains(&member.id))
+            .partition(|member| unknown.contains(&member.id));
+        for member in &listed {
+            all.extend(self.address_of(member).await);
         }
+        let answers = asked.iter().map(|member| self.ask(member, FIRST_ANSWER));
+        all.extend(futures::future::join_all(answers).await.into_iter().flatten());
         all.sort();
         all.dedup();
-        all
+        Some(all)
     }
 
     async fn address_of(&mut self, member: &Member) -> Option<IpAddr> {
@@ -72,19 +82,26 @@ impl AdvertisedAddresses {
         {
             return Some(address);
         }
-        let request = Envelope { advertised_address: () };
-        let address = match self.servers.call::<IpAddr>(member, &request, Some(TIMEOUT)).await {
-            Ok(address) => address,
-            // A server of an earlier version advertises the address of the member.
-            Err(CallError::Rejected(_) | CallError::Malformed(_)) => member_address(member)?,
-            Err(error) => {
-                tracing::debug!(%error, member = member.address,
-                    "leadership: cannot ask a server for its advertised address");
-                return known.map(|(_, address)| address).or_else(|| member_address(member));
-            }
+        let Some(address) = self.ask(member, TIMEOUT).await else {
+            return known.map(|(_, address)| address).or_else(|| member_address(member));
         };
         self.known.insert(member.id, (now(), address));
         Some(address)
+    }
+
+    /// What a server says that it advertises; `None` if it does not answer in time.
+    async fn ask(&self, member: &Member, timeout: Duration) -> Option<IpAddr> {
+        let request = Envelope { advertised_address: () };
+        match self.servers.call::<IpAddr>(member, &request, Some(timeout)).await {
+            Ok(address) => Some(address),
+            // A server of an earlier version advertises the address of the member.
+            Err(CallError::Rejected(_) | CallError::Malformed(_)) => member_address(member),
+            Err(error) => {
+                tracing::debug!(%error, member = member.address,
+                    "leadership: cannot ask a server for its advertised address");
+                None
+            }
+        }
     }
 }
 

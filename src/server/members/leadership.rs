@@ -137,7 +137,8 @@ pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {
         let mut addresses = AdvertisedAddresses::new(servers, own);
         let mut published = if members.list().len() > 1 { Vec::new() } else { vec![own] };
         while !shutdown.is_requested() {
-            let now = addresses.responsive().await;
+            // A server that no longer leads publishes nothing.
+            let now = addresses.responsive().await.unwrap_or_else(|| published.clone());
             if now != published {
                 settings.advertised.clone_from(&now);
                 match apiserver::bootstrap::publish(&writer, &settings).await {

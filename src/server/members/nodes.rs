@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use store::Members;
 use tokio::sync::mpsc;
 
-use super::{CHECK_INTERVAL, UNRESPONSIVE_AFTER};
+use super::{CHECK_INTERVAL, UNRESPONSIVE_AFTER, accepts_connections};
 
 /// Annotation with the id of the member that runs on a Node, 16 hex characters.
 const ANNOTATION: &str = "kube-lite.io/member";
@@ -104,15 +104,26 @@ async fn annotate(own: Option<&OwnNode>, id: u64) {
     }
 }
 
+/// Whether nothing listens at the address of a member that has not responded to this leader yet.
+async fn is_lost(members: &Members, id: u64) -> bool {
+    match members.list().into_iter().find(|member| member.id == id) {
+        Some(member) => !accepts_connections(&member.address).await,
+        None => false,
+    }
+}
+
 async fn remove_deleted(members: &Members, deleted: &mut BTreeSet<u64>) {
     let listed: BTreeSet<u64> = members.list().into_iter().map(|member| member.id).collect();
     deleted.retain(|id| listed.contains(id));
     // Only the leader knows which members respond.
-    let Some(responsive) = members.responsive(UNRESPONSIVE_AFTER).filter(|_| !deleted.is_empty())
+    let Some(responses) = members.responses(UNRESPONSIVE_AFTER).filter(|_| !deleted.is_empty())
     else {
         return;
     };
-    for id in deleted.difference(&responsive) {
+    for id in deleted.difference(&responses.responsive) {
+        if responses.unknown.contains(id) && !is_lost(members, *id).await {
+            continue;
+        }
         let member = format!("{id:016x}");
         match members.remove(*id).await {
             Ok(()) => tracing::info!(member, "members: removed, its Node was deleted"),

@@ -17,7 +17,7 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     }
     let leader = members.leadership().borrow().leader;
     // `None` unless this member is the leader.
-    let responsive = members.responsive(UNRESPONSIVE_AFTER);
+    let responses = members.responses(UNRESPONSIVE_AFTER);
     let line = |member: store::Member| MemberLine {
         id: format!("{:016x}", member.id),
         role: match member.role {
@@ -27,7 +27,10 @@ pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
         }
         .to_owned(),
         own: member.id == members.id(),
-        heard: responsive.as_ref().map(|responsive| responsive.contains(&member.id)),
+        heard: responses
+            .as_ref()
+            .filter(|responses| !responses.unknown.contains(&member.id))
+            .map(|responses| responses.responsive.contains(&member.id)),
         address: member.address,
     };
     let with_connection_check = async |mut line: MemberLine| {

@@ -9,6 +9,16 @@ use openraft::async_runtime::watch::WatchReceiver;
 use super::members::{Members, to_promote};
 use crate::contract::Role;
 
+/// The members by their responses to the leader.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Responses {
+    /// Those that responded lately, with the leader itself.
+    pub responsive: BTreeSet<u64>,
+    /// Those that have not responded since this member began to lead. Right after an election these
+    /// may be all.
+    pub unknown: BTreeSet<u64>,
+}
+
 impl Members {
     /// Learners to promote now; resolves when there are some and this member leads.
     pub async fn promotable(&self) -> Vec<u64> {
@@ -48,13 +58,20 @@ impl Members {
         }
     }
 
-    /// Members that responded within this time, including this one; `None` if this member does not
-    /// lead.
-    pub fn responsive(&self, within: Duration) -> Option<BTreeSet<u64>> {
+    /// How the members respond to this one; `None` if it does not lead. A member is responsive if
+    /// it responded within this time.
+    pub fn responses(&self, within: Duration) -> Option<Responses> {
         let metrics = self.engine.raft().metrics().borrow_watched().clone();
-        let responsive = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;
-        let lately =
-            responsive.into_iter().filter(|(_, at)| at.is_some_and(|at| at.elapsed() <= within));
-        Some(lately.map(|(id, _)| id).chain([self.id()]).collect())
+        let heartbeats = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;
+        let mut responses = Responses::default();
+        responses.responsive.insert(self.id());
+        for (id, at) in heartbeats.into_iter().filter(|(id, _)| *id != self.id()) {
+            match at {
+                Some(at) if at.elapsed() <= within => drop(responses.responsive.insert(id)),
+                Some(_) => {}
+                None => drop(responses.unknown.insert(id)),
+            }
+        }
+        Some(responses)
     }
 }
