@@ -213,20 +213,29 @@ where
     let (mut arrives, mut lost) = (SMALL_SIZE, size);
     while lost - arrives > 8 {
         let middle = arrives + (lost - arrives) / 2;
-        let mut found = false;
-        for _ in 0..3 {
-            if answered(Probe::Size(middle)).await {
-                found = true;
-                break;
-            }
-        }
-        if found {
+        if arrives_once(middle, &answered).await {
             arrives = middle;
         } else {
             lost = middle;
         }
     }
-    Finding::Hole(arrives)
+    // The other node limits its ICMP messages: while the limit is reached, an answered small packet
+    // uses up what the large one after it would need. Large packets in a row do not.
+    if arrives_once(size, &answered).await { Finding::Well } else { Finding::Hole(arrives) }
+}
+
+/// Whether one of three packets of this size in a row is answered.
+async fn arrives_once<F, A>(size: u32, answered: &F) -> bool
+where
+    F: Fn(Probe) -> A,
+    A: Future<Output = bool>,
+{
+    for _ in 0..3 {
+        if answered(Probe::Size(size)).await {
+            return true;
+        }
+    }
+    false
 }
 
 /// Determines whether a node that answers no ordinary packet answers packets whose checksum this
@@ -300,5 +309,10 @@ mod tests {
             packets.get() % 3 == 0
         };
         assert_eq!(probe_sizes(lossy), Finding::Well, "random loss is no black hole");
+        // A node that sends one ICMP message in the time for which an answer is awaited.
+        let has_token = Cell::new(false);
+        let limited = |_| !has_token.replace(!has_token.get());
+        has_token.set(true);
+        assert_eq!(probe_sizes(limited), Finding::Well, "limited answers are no black hole");
     }
 }
