@@ -12,7 +12,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
-use crate::network::endpointslice::services_of_pod;
+use crate::network::selectors::{index_by_selector, services_of_pod};
 
 /// `maxCapacity` of the endpoints controller; beyond it the object is marked truncated.
 const ADDRESSES_MAX: usize = 1000;
@@ -26,6 +26,7 @@ pub(crate) fn start(context: &Context) {
     let informers = &context.informers;
     let (services, pods, endpoints) =
         (informers.of::<Service>(), informers.of::<Pod>(), informers.of::<Endpoints>());
+    index_by_selector(&services);
     let mut keyed = Keyed::new();
     keyed.watches_self(&services);
     keyed.watches_self(&endpoints);

@@ -9,14 +9,13 @@ use api::k8s::api::core::v1::{Node, ObjectReference, Pod, Service};
 use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::events::EventType;
-use client::{
-    Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference,
-};
+use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
+use crate::network::selectors::{index_by_selector, services_of_pod};
 use parking_lot::Mutex;
 
 /// `--max-endpoints-per-slice`.
@@ -50,6 +49,7 @@ pub(crate) fn start(context: &Context) {
         informers.of::<Node>(),
     );
     index_by_service(&slices);
+    index_by_selector(&services);
     let mut keyed = Keyed::new();
     keyed.watches_self(&services);
     let known = services.clone();
@@ -79,28 +79,6 @@ pub(crate) fn index_by_service(slices: &Informer<EndpointSlice>) {
     slices.add_index(SERVICE_LABEL, |o| {
         o.label(SERVICE_LABEL).map(|s| format!("{}/{s}", o.key.namespace)).into_iter().collect()
     });
-}
-
-/// Services whose selector chooses the pod as it is, or as it was.
-pub(crate) fn services_of_pod(services: &Informer<Service>, change: &Change) -> Vec<Key> {
-    let mut labels = vec![&change.object().labels];
-    if let Change::Updated { old, .. } = change {
-        labels.push(&old.labels);
-    }
-    let maps: Vec<BTreeMap<String, String>> = labels
-        .iter()
-        .map(|l| l.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
-        .collect();
-    let chooses = |service: &Service| {
-        let selector =
-            service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
-        selector.is_some_and(|s| maps.iter().any(|m| client::labels::contains(s, Some(m))))
-    };
-    let all = services.list(&change.object().key.namespace);
-    all.into_iter()
-        .filter(chooses)
-        .map(|s| (s.metadata.namespace.unwrap_or_default(), s.metadata.name.unwrap_or_default()))
-        .collect()
 }
 
 /// Endpoints that share their ports, which makes a slice.

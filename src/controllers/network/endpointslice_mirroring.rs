@@ -13,13 +13,12 @@ use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owne
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
+use crate::network::endpointslice::{SERVICE_LABEL, index_by_service};
 
 /// Maximum number of mirrored addresses of a subset (`--mirroring-max-endpoints-per-subset`).
 const ENDPOINTS_MAX: usize = 1000;
 /// Number of workers (`--mirroring-concurrent-service-endpoint-syncs`).
 const WORKERS: usize = 5;
-/// Label of a slice: the name of its Service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Label of the slices that this controller writes.
 const MANAGED_BY: (&str, &str) =
     ("endpointslice.kubernetes.io/managed-by", "endpointslicemirroring-controller.k8s.io");
@@ -49,6 +48,7 @@ pub(crate) fn start(context: &Context) {
     let informers = &context.informers;
     let (endpoints, services, slices) =
         (informers.of::<Endpoints>(), informers.of::<Service>(), informers.of::<EndpointSlice>());
+    index_by_service(&slices);
     let mut keyed = Keyed::new();
     keyed.watches_self(&endpoints);
     keyed.watches_self(&services);
@@ -225,12 +225,11 @@ fn changed(existing_slice: &EndpointSlice, desired_slice: &EndpointSlice) -> Opt
 
 impl Controller {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let is_own = |o: &Arc<api::Object>| {
-            o.label(MANAGED_BY.0) == Some(MANAGED_BY.1) && o.label(SERVICE_LABEL) == Some(name)
-        };
-        let all = self.slices.cache().list(namespace);
+        let of_service =
+            self.slices.cache().by_index(SERVICE_LABEL, &format!("{namespace}/{name}"));
+        let is_own = |o: &&Arc<api::Object>| o.label(MANAGED_BY.0) == Some(MANAGED_BY.1);
         let existing: Vec<EndpointSlice> =
-            all.iter().filter(|o| is_own(o)).filter_map(|o| client::informer::decode(o)).collect();
+            of_service.iter().filter(is_own).filter_map(|o| client::informer::decode(o)).collect();
         let endpoints = self.endpoints.get(namespace, name);
         let service = self.services.get(namespace, name);
         let both = endpoints.as_ref().zip(service.as_ref());
