@@ -467,11 +467,11 @@ impl Machine {
         let informers = Informers::new(clients.network.clone(), tasks.clone());
         if cluster.ingress {
             let (shared, node) = (informers.clone(), clients.node.clone());
-            let at = (self.listen, Vec::new());
+            let at = (self.listen, Arc::new(cluster.ingress_proxies.clone()));
             let gateways = ingress::gateway::run(at, shared, node, tasks.clone());
             tasks.spawn(Kind::Critical, "gateways", gateways);
             let (informers, node) = (informers.clone(), clients.node.clone());
-            let ingress = ingress::run(self.ingress(), informers, node, tasks.clone());
+            let ingress = ingress::run(self.ingress(cluster), informers, node, tasks.clone());
             tasks.spawn(Kind::Critical, "ingress", ingress);
         }
         let shared = (clients.network, informers);

@@ -16,6 +16,7 @@ mod encrypt;
 mod flannel;
 mod helm;
 mod images;
+mod ingress;
 mod manifests;
 mod metrics;
 mod node;
@@ -40,6 +41,7 @@ pub use encrypt::{EncryptArgs, EncryptCommand};
 pub(super) use flannel::{AdvertiseArgs, FlannelArgs, FlannelClusterArgs};
 pub(super) use helm::HelmArgs;
 pub use images::ImageArgs;
+pub(super) use ingress::IngressArgs;
 pub use metrics::MetricsArgs;
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
@@ -264,6 +266,8 @@ pub struct ServerArgs {
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub virtual_addresses: VirtualAddressArgs,
+    #[command(flatten)]
+    pub ingress: IngressArgs,
 
     /// Secret with which machines join, at least 16 characters; prefer --token-file [default: a
     /// random one in server/token] [env: KUBE_LITE_TOKEN]

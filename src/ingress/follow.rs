@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use base::{Kind, Tasks};
 use client::{Client, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use rustls::sign::CertifiedKey;
+use settings::TrustedProxies;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 
@@ -45,8 +46,8 @@ pub struct Config {
     pub http: SocketAddr,
     /// Where HTTPS is served.
     pub https: SocketAddr,
-    /// Proxies whose `X-Forwarded-*` headers are kept.
-    pub trusted: Vec<IpAddr>,
+    /// Proxies whose headers about the client are kept.
+    pub proxies: Arc<TrustedProxies>,
     /// The Unix socket through which a process leaves its listening sockets to the next one.
     pub handover: PathBuf,
 }
@@ -193,7 +194,7 @@ pub async fn run(
             public_port,
             routes: ArcSwap::from_pointee(Routes::new(WildcardLabels::One)),
             tls,
-            trusted: config.trusted.clone(),
+            proxies: Arc::clone(&config.proxies),
             tasks: tasks.clone(),
         })
     };

@@ -8,6 +8,7 @@ mod headers;
 mod http1;
 mod mirror;
 pub(crate) mod pool;
+mod proxy_protocol;
 mod session;
 mod splice;
 pub(crate) mod stream;

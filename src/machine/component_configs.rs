@@ -1,6 +1,7 @@
 //! The configurations of the parts of a node, from the settings of the machine.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use settings::ClusterSettings;
 use tokio::sync::watch;
@@ -18,11 +19,11 @@ impl Machine {
     }
 
     /// The configuration of the ingress.
-    pub(super) fn ingress(&self) -> ingress::Config {
+    pub(super) fn ingress(&self, cluster: &ClusterSettings) -> ingress::Config {
         ingress::Config {
             http: SocketAddr::new(self.listen, ingress::HTTP_PORT),
             https: SocketAddr::new(self.listen, ingress::HTTPS_PORT),
-            trusted: Vec::new(),
+            proxies: Arc::new(cluster.ingress_proxies.clone()),
             handover: self.data_dir.join("agent/ingress-sockets"),
         }
     }

@@ -4,6 +4,7 @@
 mod apiserver_args;
 mod apiserver_settings;
 mod component_args;
+mod ingress;
 mod network;
 #[cfg(test)]
 mod tests;
@@ -402,7 +403,8 @@ impl Config {
         }
         components.disabled_controllers.extend(disabled_controllers(&args));
         let (pool, api_vip) = virtual_addresses::parse(&args, &ranges, &machine)?;
-        let cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine);
+        let mut cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine);
+        cluster.ingress_proxies = ingress::proxies(&args)?;
         machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
         let (advertise, peer_address) = own_addresses(&args, &machine, &cluster);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);

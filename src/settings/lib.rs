@@ -5,6 +5,7 @@ pub mod addr;
 mod address_pool;
 mod backend;
 mod overlay;
+mod trusted_proxies;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,6 +15,7 @@ pub use addr::{BadCidr, Cidr, Family};
 pub use address_pool::{AddressPool, AddressRange, POOL_MAX, PoolError};
 pub use backend::{Backend, BadBackend};
 pub use overlay::{OverlaySettings, vxlan_link_prefix};
+pub use trusted_proxies::TrustedProxies;
 
 /// The settings of a cluster. A server has them from its flags; an agent receives them when it
 /// joins and stores them for starts without a server.
@@ -68,6 +70,9 @@ pub struct ClusterSettings {
     /// Whether nodes serve Ingresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ingress: bool,
+    /// The proxies in front of the ingress.
+    #[serde(default, skip_serializing_if = "TrustedProxies::is_empty")]
+    pub ingress_proxies: TrustedProxies,
     /// The registry for the pause image and for the names of imported images, if one is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_default_registry: Option<String>,
@@ -100,6 +105,7 @@ impl Default for ClusterSettings {
             embedded_registry: false,
             supervisor_metrics: false,
             ingress: true,
+            ingress_proxies: TrustedProxies::default(),
             system_default_registry: None,
             servers: Vec::new(),
             listen_port: None,
@@ -135,6 +141,7 @@ impl ClusterSettings {
             ("pool of virtual addresses", self.lb_pool != other.lb_pool),
             ("MTU of pods", self.pod_mtu != other.pod_mtu),
             ("ingress", self.ingress != other.ingress),
+            ("proxies in front of the ingress", self.ingress_proxies != other.ingress_proxies),
             ("embedded registry", self.embedded_registry != other.embedded_registry),
             ("supervisor metrics", self.supervisor_metrics != other.supervisor_metrics),
             (

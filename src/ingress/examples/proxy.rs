@@ -42,7 +42,7 @@ async fn run(addresses: Vec<SocketAddr>) -> Result<(), Box<dyn Error>> {
             public_port,
             routes: ArcSwap::from_pointee(routes(endpoints)),
             tls,
-            trusted: Vec::new(),
+            proxies: Arc::default(),
             tasks: tasks.clone(),
         });
         let socket = TcpListener::bind(address).await?;

@@ -13,6 +13,7 @@ use base::accept::bind_when_free;
 use base::{Kind, Shutdown, Tasks};
 use client::{Change, Client, Informer, Informers};
 use parking_lot::Mutex;
+use settings::TrustedProxies;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Notify;
 
@@ -66,7 +67,7 @@ struct Follower {
     registry: BackendRegistry,
     running: BTreeMap<NodePort, Running>,
     address: IpAddr,
-    trusted: Vec<IpAddr>,
+    proxies: Arc<TrustedProxies>,
     dirty: Arc<Dirty>,
     tasks: Tasks,
 }
@@ -78,7 +79,7 @@ struct Follower {
 /// # Errors
 /// A worker thread panicked. A port that is in use is reported and retried.
 pub async fn run(
-    (address, trusted): (IpAddr, Vec<IpAddr>),
+    (address, proxies): (IpAddr, Arc<TrustedProxies>),
     informers: Informers,
     node: Client,
     tasks: Tasks,
@@ -111,7 +112,7 @@ pub async fn run(
         registry: BackendRegistry::default(),
         running: BTreeMap::new(),
         address,
-        trusted,
+        proxies,
         dirty,
         tasks,
     };
@@ -211,7 +212,7 @@ impl Follower {
                 public_port: table.number,
                 routes: ArcSwap::from_pointee(Routes::new(WildcardLabels::Many)),
                 tls: None,
-                trusted: self.trusted.clone(),
+                proxies: Arc::clone(&self.proxies),
                 tasks: tasks.clone(),
             });
             listener.routes.store(Arc::new(table.routes));

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,12 +17,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::Acceptor;
+use settings::TrustedProxies;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{LazyConfigAcceptor, server};
 
 use super::body::ResponseBody;
 use super::exchange::{Client, answer_request};
+use super::proxy_protocol::{self, Header};
 use super::splice::Pipe;
 use super::stream::{Prefixed, Stream};
 use super::streams::{StreamExecutor, Streams};
@@ -63,8 +65,8 @@ pub struct Listener {
     pub routes: ArcSwap<Routes>,
     /// TLS settings; `None` serves plain HTTP.
     pub tls: Option<Arc<TlsSettings>>,
-    /// Proxies whose forwarded headers are kept.
-    pub trusted: Vec<IpAddr>,
+    /// Proxies in front of this one, whose headers about the client are kept.
+    pub proxies: Arc<TrustedProxies>,
     /// Tasks of connections.
     pub tasks: Tasks,
 }
@@ -78,7 +80,24 @@ impl fmt::Debug for Listener {
 impl Listener {
     /// Whether headers about the client come from a proxy that may set them.
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted.contains(&address.to_canonical())
+        self.proxies.contains(address)
+    }
+
+    /// The address of the client of a connection from `peer`, and the bytes that were read of it.
+    /// A trusted proxy may tell the address by the PROXY protocol.
+    ///
+    /// # Errors
+    /// The header is malformed, or does not end in time.
+    pub(super) async fn client_of(
+        &self,
+        peer: SocketAddr,
+        stream: &mut TcpStream,
+    ) -> Result<(SocketAddr, Vec<u8>), HeaderError> {
+        if !self.proxies.proxy_protocol || !self.trusts(peer.ip()) {
+            return Ok((peer, Vec::new()));
+        }
+        let reading = read_header(peer, stream);
+        tokio::time::timeout(HEAD_TIMEOUT, reading).await.map_err(|_| HeaderError::Timeout)?
     }
 }
 
@@ -97,13 +116,45 @@ pub async fn serve(listener: Arc<Listener>, socket: TcpListener) -> TcpListener 
     socket
 }
 
-/// Reads the first bytes of a client without TLS until they tell its protocol.
-async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+/// Why the header of a proxy in front of this one cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeaderError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Malformed(#[from] proxy_protocol::BadHeader),
+    #[error("the header of the PROXY protocol does not end within {HEAD_TIMEOUT:?}")]
+    Timeout,
+}
+
+/// Reads a header of the PROXY protocol; returns the client's address and the bytes behind it.
+async fn read_header(
+    peer: SocketAddr,
+    stream: &mut TcpStream,
+) -> Result<(SocketAddr, Vec<u8>), HeaderError> {
     let mut bytes = Vec::with_capacity(FIRST_BYTES);
     loop {
         let is_end = stream.read_buf(&mut bytes).await? == 0;
+        match proxy_protocol::parse(&bytes)? {
+            Header::Partial if !is_end => {}
+            Header::Partial | Header::Absent => return Ok((peer, bytes)),
+            Header::Complete { length, client } => {
+                return Ok((client.unwrap_or(peer), bytes.split_off(length)));
+            }
+        }
+    }
+}
+
+/// Reads the first bytes of a client without TLS until they tell its protocol. `bytes` were read
+/// before.
+async fn first_bytes(stream: &mut TcpStream, mut bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+    bytes.reserve(FIRST_BYTES);
+    loop {
         let is_preface = bytes.iter().zip(PREFACE).all(|(byte, expected)| byte == expected);
-        if is_end || !is_preface || bytes.len() >= PREFACE.len() {
+        if !is_preface || bytes.len() >= PREFACE.len() {
+            return Ok(bytes);
+        }
+        if stream.read_buf(&mut bytes).await? == 0 {
             return Ok(bytes);
         }
     }
@@ -111,9 +162,14 @@ async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
 
 /// Serves HTTP over a connection without TLS. A client that stays silent is closed like one whose
 /// head does not end.
-pub(super) async fn serve_plain(listener: &Arc<Listener>, client: Client, mut stream: TcpStream) {
+pub(super) async fn serve_plain(
+    listener: &Arc<Listener>,
+    client: Client,
+    mut stream: TcpStream,
+    read: Vec<u8>,
+) {
     let shutdown = listener.tasks.shutdown();
-    let reading = tokio::time::timeout(HEAD_TIMEOUT, first_bytes(&mut stream));
+    let reading = tokio::time::timeout(HEAD_TIMEOUT, first_bytes(&mut stream, read));
     let read = tokio::select! {
         read = reading => read,
         // A connection that has just been accepted may have its request under way.
@@ -162,13 +218,17 @@ fn builder(executor: StreamExecutor, is_http2: bool) -> auto::Builder<StreamExec
 }
 
 async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
-    let Accepted { stream, from, place } = accepted;
-    let client = Client { address: from, secure: listener.tls.is_some(), server_name: None };
+    let Accepted { mut stream, from, place } = accepted;
+    let (address, read) = match listener.client_of(from, &mut stream).await {
+        Ok(client) => client,
+        Err(error) => return tracing::debug!(%from, %error, "ingress: connection is not served"),
+    };
+    let client = Client { address, secure: listener.tls.is_some(), server_name: None };
     match &listener.tls {
-        None => serve_plain(listener, client, stream).await,
+        None => serve_plain(listener, client, stream, read).await,
         Some(settings) => {
             let handshake = async {
-                let stream = Prefixed::new(stream, Vec::new());
+                let stream = Prefixed::new(stream, read);
                 let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
                 let settings = settings.of(&start.client_hello());
                 start.into_stream(settings).await

@@ -21,7 +21,9 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server};
 
-use super::connection::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, Listener, serve_plain, serve_tls};
+use super::connection::{
+    CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, HeaderError, Listener, serve_plain, serve_tls,
+};
 use super::exchange::Client;
 use super::stream::{Prefixed, Stream};
 use super::tcp;
@@ -81,6 +83,8 @@ enum Refusal {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
+    Header(#[from] HeaderError),
+    #[error("{0}")]
     Tls(#[from] rustls::Error),
     #[error("the client sent no TLS hello within {HANDSHAKE_TIMEOUT:?}")]
     Timeout,
@@ -111,24 +115,26 @@ pub async fn serve_port(port: Arc<Port>, socket: TcpListener) {
 
 async fn serve(
     port: &Port,
-    stream: TcpStream,
-    address: std::net::SocketAddr,
+    mut stream: TcpStream,
+    from: std::net::SocketAddr,
 ) -> Result<(), Refusal> {
     let listener = &port.listener;
+    let (address, read) = listener.client_of(from, &mut stream).await?;
     let entry = port.entry.load_full();
     match &*entry {
         PortMode::Http => {
             let client = Client { address, secure: false, server_name: None };
-            serve_plain(listener, client, stream).await;
+            serve_plain(listener, client, stream, read).await;
             Ok(())
         }
         PortMode::Tcp(split) => {
-            Ok(tcp::forward(Stream::plain(stream), split.as_deref(), &listener.tasks).await?)
+            let stream = Stream::Plain(Prefixed::new(stream, read));
+            Ok(tcp::forward(stream, split.as_deref(), &listener.tasks).await?)
         }
         // UDP has no connections.
         PortMode::Udp(_) => Ok(()),
         PortMode::Tls(names) => {
-            let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, read_hello(stream)).await;
+            let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, read_hello(stream, read)).await;
             let (stream, name) = hello.map_err(|_| Refusal::Timeout)??;
             let found = Arc::clone(names.get(&name).ok_or(Refusal::UnknownName)?);
             drop(entry);
@@ -167,18 +173,20 @@ async fn handshake(
 }
 
 /// Reads the first message of a TLS client. The name is normalized, and empty if there is none; the
-/// stream begins with the message again.
-async fn read_hello(mut stream: TcpStream) -> Result<(Prefixed, String), Refusal> {
+/// stream begins with the message again. `bytes` were read before.
+async fn read_hello(
+    mut stream: TcpStream,
+    mut bytes: Vec<u8>,
+) -> Result<(Prefixed, String), Refusal> {
     let mut acceptor = Acceptor::default();
-    let (mut bytes, mut chunk) = (Vec::new(), [0; 2048]);
+    let mut seen = 0;
     loop {
-        let count = stream.read(&mut chunk).await?;
-        let mut part = chunk.get(..count).unwrap_or_default();
-        if part.is_empty() {
+        if bytes.len() == seen && stream.read_buf(&mut bytes).await? == 0 {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
         }
-        bytes.extend_from_slice(part);
-        if bytes.len() > HELLO_BYTES_MAX {
+        let mut part = bytes.get(seen..).unwrap_or_default();
+        seen = bytes.len();
+        if seen > HELLO_BYTES_MAX {
             return Err(Refusal::HelloTooLarge);
         }
         while !part.is_empty() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use base::{Shutdown, Tasks};
 use http::StatusCode;
+use settings::TrustedProxies;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -107,13 +108,23 @@ fn rule(endpoints: &[SocketAddr], change: impl FnOnce(&mut Forward)) -> Arc<Rule
 
 /// Serves one rule for `a.example`; returns the address.
 async fn proxy(rule: Arc<Rule>, tasks: &Tasks, tls: Option<Arc<TlsSettings>>) -> SocketAddr {
+    proxy_behind(Arc::default(), rule, tasks, tls).await
+}
+
+/// As [`proxy`], behind other proxies.
+async fn proxy_behind(
+    proxies: Arc<TrustedProxies>,
+    rule: Arc<Rule>,
+    tasks: &Tasks,
+    tls: Option<Arc<TlsSettings>>,
+) -> SocketAddr {
     let mut routes = Routes::new(WildcardLabels::One);
     routes.insert("a.example", &PathMatch::Prefix("/".into()), rule);
     let listener = Listener {
         public_port: 80,
         routes: ArcSwap::from_pointee(routes),
         tls,
-        trusted: Vec::new(),
+        proxies,
         tasks: tasks.clone(),
     };
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -160,6 +171,46 @@ async fn requests_reach_the_endpoint_with_their_headers_and_bodies() {
         assert!(echoed.lines().any(|l| l == line), "{line} is not in {echoed}");
     }
     assert!(!echoed.contains("x-hop"), "{echoed}");
+    tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_tells_the_address_of_a_client() {
+    let tasks = Tasks::new(Shutdown::new());
+    let echo = Echo::start(&tasks).await;
+    let behind = |network: &str, proxy_protocol| {
+        Arc::new(TrustedProxies { networks: vec![network.parse().unwrap()], proxy_protocol })
+    };
+    let line = "PROXY TCP4 198.51.100.7 192.0.2.1 56324 80\r\n";
+    let forged = "X-Forwarded-For: 203.0.113.9\r\n";
+    for (proxies, before, forwarded_for) in [
+        (behind("127.0.0.0/8", true), line, Some("198.51.100.7")),
+        (behind("127.0.0.0/8", true), "", Some("203.0.113.9, 127.0.0.1")),
+        (behind("127.0.0.0/8", false), "", Some("203.0.113.9, 127.0.0.1")),
+        (behind("10.0.0.0/8", true), "", Some("127.0.0.1")),
+        // A request line that HTTP does not know, since the header is no header here.
+        (behind("10.0.0.0/8", true), line, None),
+        (behind("127.0.0.0/8", false), line, None),
+    ] {
+        let proxy = proxy_behind(proxies, rule(&[echo.address], |_| {}), &tasks, None).await;
+        let answer = exchange(proxy, &format!("{before}{}", get("/", forged))).await;
+        let found = answer.lines().find_map(|line| line.strip_prefix("x-forwarded-for: "));
+        assert_eq!(found, forwarded_for, "{answer}");
+        assert_eq!(status(&answer) == StatusCode::OK, forwarded_for.is_some(), "{answer}");
+    }
+    tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn a_malformed_header_of_a_trusted_proxy_ends_the_connection() {
+    let tasks = Tasks::new(Shutdown::new());
+    let echo = Echo::start(&tasks).await;
+    let networks = vec!["127.0.0.0/8".parse().unwrap()];
+    let proxies = Arc::new(TrustedProxies { networks, proxy_protocol: true });
+    let proxy = proxy_behind(proxies, rule(&[echo.address], |_| {}), &tasks, None).await;
+    let line = "PROXY TCP4 198.51.100.7\r\n";
+    assert_eq!(exchange(proxy, &format!("{line}{}", get("/", ""))).await, "");
+    assert_eq!(echo.connections.load(Ordering::SeqCst), 0);
     tasks.shutdown().request();
 }
 
