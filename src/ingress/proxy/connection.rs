@@ -223,7 +223,7 @@ async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
         Ok(client) => client,
         Err(error) => return tracing::debug!(%from, %error, "ingress: connection is not served"),
     };
-    let client = Client { address, secure: listener.tls.is_some(), server_name: None };
+    let client = Client::new(address, listener.tls.is_some(), None);
     match &listener.tls {
         None => serve_plain(listener, client, stream, read).await,
         Some(settings) => {

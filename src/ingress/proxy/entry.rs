@@ -123,7 +123,7 @@ async fn serve(
     let entry = port.entry.load_full();
     match &*entry {
         PortMode::Http => {
-            let client = Client { address, secure: false, server_name: None };
+            let client = Client::new(address, false, None);
             serve_plain(listener, client, stream, read).await;
             Ok(())
         }
@@ -142,8 +142,7 @@ async fn serve(
             match &*found {
                 TlsEntry::Http(config) => {
                     let stream = handshake(config, stream).await?;
-                    let server_name = Some(name.into());
-                    let client = Client { address, secure: true, server_name };
+                    let client = Client::new(address, true, Some(name.into()));
                     serve_tls(listener, client, stream).await;
                     Ok(())
                 }

@@ -48,10 +48,23 @@ const CHALLENGES: &str = "/.well-known/acme-challenge/";
 pub(super) struct Client {
     /// The client's address.
     pub(super) address: SocketAddr,
+    /// The same as the value of a header, written once for all requests of the connection.
+    address_value: HeaderValue,
     /// Whether the connection has TLS.
     pub(super) secure: bool,
     /// The server name of the TLS handshake, where listeners share a port.
     pub(super) server_name: Option<Arc<str>>,
+}
+
+impl Client {
+    /// A client; `server_name` is that of the TLS handshake, where listeners share a port.
+    pub(super) fn new(address: SocketAddr, secure: bool, server_name: Option<Arc<str>>) -> Self {
+        let text = address.ip().to_canonical().to_string();
+        // An IP address has no character that a header must not have.
+        let address_value =
+            HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
+        Self { address, address_value, secure, server_name }
+    }
 }
 
 /// Why a request got no answer of an endpoint.
@@ -207,7 +220,7 @@ fn prepare(
     };
     headers::remove_hop_by_hop(&mut parts.headers);
     let address = ClientAddress {
-        address: client.address.ip(),
+        value: &client.address_value,
         trusted: listener.trusts(client.address.ip()),
         secure: client.secure,
         port: listener.public_port,

@@ -1,7 +1,5 @@
 //! Headers between client, proxy and endpoint.
 
-use std::net::IpAddr;
-
 use http::header::{CONNECTION, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -76,9 +74,9 @@ fn is_forwarded(name: &HeaderName) -> bool {
 
 /// What the proxy adds about the client.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ClientAddress {
-    /// The address of the client.
-    pub(super) address: IpAddr,
+pub(super) struct ClientAddress<'a> {
+    /// The address of the client, as the value of a header.
+    pub(super) value: &'a HeaderValue,
     /// Whether it is a proxy whose own headers are believed.
     pub(super) trusted: bool,
     /// Whether the connection has TLS.
@@ -92,17 +90,16 @@ pub(super) struct ClientAddress {
 pub(super) fn set_forwarded(
     headers: &mut HeaderMap,
     host: Option<&HeaderValue>,
-    client: ClientAddress,
+    client: ClientAddress<'_>,
 ) {
     headers.reserve(FORWARDED);
-    let address = client.address.to_canonical().to_string();
-    let Ok(value) = HeaderValue::from_str(&address) else { return };
+    let value = client.value;
     if client.trusted {
-        let known: Vec<&str> =
-            headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok()).collect();
-        let all = match known.is_empty() {
-            true => Some(value.clone()),
-            false => HeaderValue::from_str(&format!("{}, {address}", known.join(", "))).ok(),
+        let known = headers.get_all(FORWARDED_FOR).iter().chain([value]);
+        let known: Vec<&str> = known.filter_map(|value| value.to_str().ok()).collect();
+        let all = match known.len() {
+            0 | 1 => Some(value.clone()),
+            _ => HeaderValue::from_str(&known.join(", ")).ok(),
         };
         if let Some(all) = all {
             headers.insert(FORWARDED_FOR, all);
@@ -116,11 +113,20 @@ pub(super) fn set_forwarded(
             headers.insert(name, value);
         }
     };
-    set(REAL_IP, Some(value));
+    set(REAL_IP, Some(value.clone()));
     set(FORWARDED_HOST, host.cloned());
-    set(FORWARDED_PORT, Some(HeaderValue::from(client.port)));
+    set(FORWARDED_PORT, Some(port_value(client.port)));
     let proto = if client.secure { "https" } else { "http" };
     set(FORWARDED_PROTO, Some(HeaderValue::from_static(proto)));
+}
+
+/// A port as the value of a header.
+fn port_value(port: u16) -> HeaderValue {
+    match port {
+        80 => HeaderValue::from_static("80"),
+        443 => HeaderValue::from_static("443"),
+        port => HeaderValue::from(port),
+    }
 }
 
 #[cfg(test)]
@@ -157,12 +163,8 @@ mod tests {
 
     #[test]
     fn clients_cannot_forge_their_address_and_trusted_proxies_extend_it() {
-        let client = |trusted| ClientAddress {
-            address: "::ffff:192.0.2.7".parse().unwrap(),
-            trusted,
-            secure: true,
-            port: 443,
-        };
+        let value = HeaderValue::from_static("192.0.2.7");
+        let client = |trusted| ClientAddress { value: &value, trusted, secure: true, port: 443 };
         let sent = [("x-forwarded-for", "198.51.100.1"), ("x-forwarded-proto", "http")];
         for (trusted, addresses, proto) in
             [(false, "192.0.2.7", "https"), (true, "198.51.100.1, 192.0.2.7", "http")]
