@@ -225,7 +225,7 @@ impl Proxy {
             // anyway.
             let (engine, result) = base::tasks::blocking(move || {
                 for table in &mut engine.tables {
-                    let difference = table.state.take_difference();
+                    let difference = table.take_difference();
                     if let Err(error) =
                         table.layout.apply(&mut engine.socket, &table.state, &difference)
                     {

@@ -19,6 +19,8 @@ pub(super) struct Table {
     pub(super) layout: Layout,
     pub(super) state: State,
     pub(super) groups: Groups,
+    /// UDP destinations whose connections to other endpoints are still to be removed.
+    stale_udp: conntrack::Keep,
     /// The pods whose host ports are in the state.
     host_port_owners: BTreeSet<String>,
 }
@@ -42,6 +44,7 @@ impl Table {
             },
             state: State::default(),
             groups: Groups::default(),
+            stale_udp: conntrack::Keep::default(),
             host_port_owners: BTreeSet::new(),
         }
     }
@@ -57,6 +60,35 @@ impl Table {
         }
         if !self.host_port_owners.iter().eq(list.keys()) {
             self.host_port_owners = list.keys().cloned().collect();
+        }
+    }
+
+    /// The difference since the last call. The UDP connections that it makes stale are remembered
+    /// until [`Self::forget_stale`] has removed them.
+    pub(super) fn take_difference(&mut self) -> Difference {
+        let mut difference = self.state.take_difference();
+        self.stale_udp.extend(difference.udp.drain());
+        difference
+    }
+
+    /// Removes connections to UDP endpoints that are gone. After an error the next call tries it
+    /// again.
+    fn forget_stale(&mut self, socket: &mut Socket) {
+        if self.stale_udp.is_empty() {
+            return;
+        }
+        let begin = Instant::now();
+        match conntrack::forget_stale(socket, self.layout.family, &self.stale_udp) {
+            Ok(count) => {
+                self.stale_udp.clear();
+                metrics::connections_reconciled(self.layout.family, begin.elapsed(), count);
+                if count > 0 {
+                    tracing::debug!(count, "proxy: removed conntrack entries of stale endpoints");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "proxy: cannot remove stale UDP conntrack entries, retrying at the next change");
+            }
         }
     }
 
@@ -95,28 +127,11 @@ impl Engine {
     pub(super) fn sync(&mut self) -> Result<(), Error> {
         for table in &mut self.tables {
             let family = table.layout.family;
-            let difference = table.state.take_difference();
+            let difference = table.take_difference();
             table
                 .apply(&mut self.socket, &self.node_context, (&difference, !self.live))
                 .inspect_err(|_| metrics::sync_failed(family))?;
-            if difference.udp.is_empty() {
-                continue;
-            }
-            let begin = Instant::now();
-            match conntrack::forget_stale(&mut self.socket, family, &difference.udp) {
-                Ok(count) => {
-                    metrics::connections_reconciled(family, begin.elapsed(), count);
-                    if count > 0 {
-                        tracing::debug!(
-                            count,
-                            "proxy: removed conntrack entries of stale UDP endpoints"
-                        );
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "proxy: cannot remove stale UDP conntrack entries");
-                }
-            }
+            table.forget_stale(&mut self.socket);
         }
         self.live = true;
         Ok(())
