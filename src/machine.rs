@@ -98,6 +98,8 @@ pub struct Machine {
     pub path: String,
     /// The settings of `--kubelet-arg`.
     kubelet: kubelet_args::KubeletSettings,
+    /// Whether the service proxy serves node ports at loopback addresses.
+    localhost_node_ports: bool,
     /// Address of the service proxy's `/healthz`.
     proxy_healthz: Option<SocketAddr>,
     /// Address of the service proxy's metrics.
@@ -269,6 +271,7 @@ impl Machine {
         Ok(Self {
             images,
             listen,
+            localhost_node_ports: proxy.localhost_node_ports,
             proxy_healthz: proxy.healthz.unwrap_or(default),
             proxy_metrics: proxy.metrics,
             is_agent: false,

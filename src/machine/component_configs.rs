@@ -52,6 +52,7 @@ impl Machine {
             interface: args.flannel_iface.clone(),
             table: args.nft_table.clone(),
             bridge: args.bridge_name.clone(),
+            localhost_node_ports: self.localhost_node_ports,
             proxy_healthz: self.proxy_healthz,
             proxy_metrics: self.proxy_metrics,
             pod_cidrs: Vec::new(),

@@ -16,6 +16,8 @@ pub(super) struct ProxySettings {
     pub(super) healthz: Option<Option<SocketAddr>>,
     /// Address of `/metrics` and `/proxyMode`, if they are served.
     pub(super) metrics: Option<SocketAddr>,
+    /// Whether node ports are served at loopback addresses (`iptables-localhost-nodeports`).
+    pub(super) localhost_node_ports: bool,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -47,7 +49,9 @@ pub(super) fn parse(given: &[String], port: u16) -> Result<ProxySettings, Comman
         .unwrap_or(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port));
     // As upstream, port 0 of the older argument disables them whatever the address says.
     let metrics = Some(metrics).filter(|m| given != Some(0) && m.port() != 0);
-    Ok(ProxySettings { healthz, metrics, without_effect: arguments.without_effect })
+    let localhost_node_ports = arguments.boolean("iptables-localhost-nodeports")?.unwrap_or(true);
+    let without_effect = arguments.without_effect;
+    Ok(ProxySettings { healthz, metrics, localhost_node_ports, without_effect })
 }
 
 /// The address in an argument; upstream accepts it with and without a port.

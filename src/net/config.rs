@@ -49,6 +49,8 @@ pub struct Config {
     pub cni_conf_dir: PathBuf,
     /// Where the runtime looks for plugins.
     pub cni_bin_dir: PathBuf,
+    /// Whether node ports are served at loopback addresses of IPv4.
+    pub localhost_node_ports: bool,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
     /// The servers that grant virtual addresses; `None` on a machine that holds none.

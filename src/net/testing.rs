@@ -128,6 +128,7 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         socket: directory.join("cni.sock"),
         cni_conf_dir: directory.join("net.d"),
         cni_bin_dir: directory.join("bin"),
+        localhost_node_ports: true,
         proxy_healthz: None,
         virtual_addresses: None,
         api_vip: None,

@@ -132,6 +132,7 @@ impl Node {
             bridge: "cni0".into(),
             cluster: config.cluster.cluster_cidrs.clone(),
             service: config.cluster.service_cidrs.clone(),
+            localhost: true,
         };
         let node_context = NodeContext { node: "me".into(), ..NodeContext::default() };
         let mut node = Self {
@@ -284,6 +285,25 @@ fn cluster_node_and_external_addresses_reach_all_endpoints() {
             node.ask_in_pod(1, own, 30080),
         ] {
             assert!(["a", "b"].contains(&who(&answer).as_str()), "{answer}");
+        }
+        if node.family == Family::V4 {
+            assert!(["a", "b"].contains(&who(&ask("127.0.0.1:30080")).as_str()));
+            // Routes to loopback addresses do not open them to others (CVE-2020-8558).
+            shell("sysctl -qw net.ipv4.conf.all.route_localnet=1");
+            let own = UdpSocket::bind("127.0.0.1:7999").unwrap();
+            own.set_read_timeout(Some(WAIT)).unwrap();
+            for other in [&node.outside, &node.pods[0].0] {
+                other.run(|| {
+                    shell(
+                        "ip route flush table local 127.0.0.0/8
+                         ip route flush table local 127.0.0.1
+                         ip route add 127.0.0.1/32 via $(ip route | awk '/^default/ { print $3 }')",
+                    );
+                    let any = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    any.send_to(b"?", "127.0.0.1:7999").unwrap();
+                });
+                assert!(own.recv(&mut [0; 9]).is_err(), "a packet to loopback from outside");
+            }
         }
         node.service(6, &[], |_| {});
         for answer in [

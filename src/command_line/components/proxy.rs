@@ -29,7 +29,7 @@ pub const PROXY: Component = Component {
         ("healthz-bind-address", Value),
         ("healthz-port", Value),
         ("hostname-override", Refused("use --node-name")),
-        ("iptables-localhost-nodeports", NoEffect(NFTABLES)),
+        ("iptables-localhost-nodeports", Value),
         ("iptables-masquerade-bit", NoEffect(NFTABLES)),
         ("iptables-min-sync-period", NoEffect(NFTABLES)),
         ("iptables-sync-period", NoEffect(NFTABLES)),

@@ -164,9 +164,18 @@ impl Rule {
 
     /// `iifname` (6) or `oifname` (7) is this.
     pub(crate) fn interface(self, key: u32, name: &str) -> Self {
+        self.compare_interface(key, name, true)
+    }
+
+    /// As [`Self::interface`], for all other interfaces.
+    pub(crate) fn other_interface(self, key: u32, name: &str) -> Self {
+        self.compare_interface(key, name, false)
+    }
+
+    fn compare_interface(self, key: u32, name: &str, equal: bool) -> Self {
         let mut value = name.as_bytes().to_vec();
         value.resize(16, 0);
-        self.meta(0, key).compare(0, true, &value)
+        self.meta(0, key).compare(0, equal, &value)
     }
 
     /// `ct state established,related`.

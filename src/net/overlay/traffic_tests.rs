@@ -194,6 +194,7 @@ fn layout(config: &Config, family: Family) -> Layout {
         bridge: "cni0".into(),
         cluster: of(&config.cluster.cluster_cidrs),
         service: of(&config.cluster.service_cidrs),
+        localhost: true,
     }
 }
 

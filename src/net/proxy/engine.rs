@@ -10,6 +10,7 @@ use super::nft::Layout;
 use super::rules::{self, DesiredElements, Groups, NodeContext};
 use super::state::{Difference, State};
 use crate::config::{Config, Error};
+use crate::host;
 use crate::netlink::{Socket, conntrack};
 use settings::addr::Family;
 
@@ -41,6 +42,7 @@ impl Table {
                 cluster: of_family(&cluster.cluster_cidrs),
                 tunnel: cluster.backend.tunnels().then_some(cluster.overlay.vxlan_port),
                 service,
+                localhost: config.localhost_node_ports,
             },
             state: State::default(),
             groups: Groups::default(),
@@ -132,8 +134,19 @@ impl Engine {
                 .apply(&mut self.socket, &self.node_context, (&difference, !self.live))
                 .inspect_err(|_| metrics::sync_failed(family))?;
             table.forget_stale(&mut self.socket);
+            if !self.live && family == Family::V4 && table.layout.localhost {
+                route_localnet();
+            }
         }
         self.live = true;
         Ok(())
+    }
+}
+
+/// Lets connections to node ports at loopback addresses leave the machine, once the rules exist that
+/// keep others from the loopback addresses.
+fn route_localnet() {
+    if let Err(error) = host::sysctl("ipv4/conf/all/route_localnet", "1") {
+        tracing::warn!(%error, "proxy: node ports at 127.0.0.1 reach endpoints of this node only");
     }
 }

@@ -34,6 +34,9 @@ pub(crate) struct Layout {
     pub(crate) service: Vec<Cidr>,
     /// UDP port of the overlay, if it has one.
     pub(crate) tunnel: Option<u16>,
+    /// Whether node ports are served at loopback addresses of IPv4, as by kube-proxy's mode
+    /// iptables (`--iptables-localhost-nodeports`).
+    pub(crate) localhost: bool,
 }
 
 const FIXED: [SetName; 12] = [
@@ -113,6 +116,12 @@ impl Layout {
         }
     }
 
+    /// A destination that has node ports.
+    fn node_address(&self, rule: Rule) -> Rule {
+        let rule = rule.fib_local(DESTINATION);
+        if self.localhost && self.family == Family::V4 { rule } else { self.not_loopback(rule) }
+    }
+
     fn chains(&self, batch: &mut Batch) {
         for name in ["services", "node-ports", "check", "firewall"] {
             batch.add_chain(name, None);
@@ -169,7 +178,7 @@ impl Layout {
             batch.add_rule(chain, &own().verdict(Verdict::Goto(short)));
             batch.add_rule(chain, &Rule::new().verdict(Verdict::Jump(main)));
         }
-        let node = self.not_loopback(Rule::new().fib_local(DESTINATION));
+        let node = self.node_address(Rule::new());
         batch.add_rule("services", &node.verdict(Verdict::Jump("node-ports")));
         let w = self.words();
         for any in [false, true] {
@@ -231,8 +240,7 @@ impl Layout {
         for any in [false, true] {
             let key = |set: &str| {
                 let start = Rule::new();
-                let start =
-                    if any { self.not_loopback(start.fib_local(DESTINATION)) } else { start };
+                let start = if any { self.node_address(start) } else { start };
                 self.key(start, any).lookup(set, 0)
             };
             // Some clients ignore ICMPv6 replies to a SYN, so TCP connections are refused with a
@@ -257,9 +265,9 @@ impl Layout {
         if f == Family::V4
             && let Ok(loopback) = Cidr::new([127, 0, 0, 0].into(), 8)
         {
-            // The bridge routes loopback addresses for host ports; pods must not reach the host's
-            // own (CVE-2020-8558).
-            let rule = Rule::new().interface(IIFNAME, &self.bridge).destination(0, f);
+            // Loopback addresses are routed for host ports and node ports; neither pods nor other
+            // machines may reach the host's own (CVE-2020-8558).
+            let rule = Rule::new().other_interface(IIFNAME, "lo").destination(0, f);
             let rule = rule.within(0, &loopback, true).verdict(Verdict::Drop);
             batch.add_rule("prerouting-before", &rule);
         }

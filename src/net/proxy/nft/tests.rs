@@ -51,6 +51,7 @@ fn layout(family: Family) -> Layout {
         bridge: "br0".into(),
         cluster: vec![cluster.parse().unwrap()],
         service: vec![service.parse().unwrap()],
+        localhost: true,
     }
 }
 
