@@ -2,6 +2,7 @@
 
 mod hints;
 mod topology;
+mod trigger_times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
 use crate::network::selectors::{index_by_selector, services_of_pod};
 use parking_lot::Mutex;
+use trigger_times::TriggerTimes;
 
 /// `--max-endpoints-per-slice`.
 const ENDPOINTS_MAX: usize = 100;
@@ -35,6 +37,7 @@ struct Controller {
     nodes: Informer<Node>,
     /// Services whose endpoints have hints for `topology-mode: Auto`.
     hinted: Mutex<BTreeSet<Key>>,
+    trigger_times: TriggerTimes,
 }
 
 /// Starts the controller.
@@ -65,9 +68,16 @@ pub(crate) fn start(context: &Context) {
         true => topology::services(&known.list("")),
         false => Vec::new(),
     });
-    let hinted = Mutex::default();
-    let controller =
-        std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes, hinted });
+    let controller = std::sync::Arc::new(Controller {
+        client,
+        recorder,
+        services,
+        pods,
+        slices,
+        nodes,
+        hinted: Mutex::default(),
+        trigger_times: TriggerTimes::default(),
+    });
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
@@ -275,7 +285,11 @@ fn build_slice(
 
 impl Controller {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let Some(service) = self.services.get(namespace, name) else { return Ok(Action::Done) };
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(service) = self.services.get(namespace, name) else {
+            self.trigger_times.forget(&key);
+            return Ok(Action::Done);
+        };
         let spec = service.spec.clone().unwrap_or_default();
         let Some(selector) = spec
             .selector
@@ -319,12 +333,16 @@ impl Controller {
             self.share_by_topology(&service, &mut plan);
         } else {
             hints::reconcile(&mut plan, spec.traffic_distribution.as_deref());
-            if self.hinted.lock().remove(&(namespace.to_owned(), name.to_owned())) {
+            if self.hinted.lock().remove(&key) {
                 for family in spec.ip_families.iter().flatten() {
                     let text = "Topology Aware Hints has been disabled";
                     self.hints_event(&service, false, text, family);
                 }
             }
+        }
+        let trigger = self.trigger_times.next(&key, &service, &chosen);
+        for slice in plan.create.iter_mut().chain(&mut plan.update) {
+            trigger_times::annotate(slice, trigger);
         }
         let outcome = self.apply(namespace, plan).await;
         if let Err(error) = &outcome {
