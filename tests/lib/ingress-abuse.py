@@ -132,7 +132,8 @@ def continuation(address):
     def frames():
         yield frame(HEADERS, END_STREAM, 1, REQUEST)
         # A literal without indexing: name x, value of 4,000 bytes.
-        field = b"\x00\x01x\x7f" + bytes([0x80 | (4000 - 127) & 0x7F, (4000 - 127) >> 7]) + b"v" * 4000
+        size = 4000 - 127
+        field = b"\x00\x01x\x7f" + bytes([0x80 | size & 0x7F, size >> 7]) + b"v" * 4000
         for _ in range(5_000):
             yield frame(CONTINUATION, 0, 1, field)
     sent, what = http2(address, frames())
