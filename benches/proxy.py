@@ -12,7 +12,7 @@ proxy.py change API TLS COUNT SAMPLES   milliseconds from the answer to a change
                                         the first connection to its new endpoint, one per line
 """
 
-import http.client, json, random, socket, ssl, struct, sys, threading, time
+import concurrent.futures, http.client, json, random, socket, ssl, struct, sys, threading, time
 
 GROUP = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 
@@ -69,9 +69,9 @@ def load(at, tls, begin, end):
             api.send("POST", "/api/v1/namespaces/default/services", service(index))
             api.send("POST", GROUP, endpoints(index))
 
-    workers = [threading.Thread(target=worker, args=(part,)) for part in range(8)]
-    for one in workers: one.start()
-    for one in workers: one.join()
+    # The exit of one worker is that of the process.
+    with concurrent.futures.ThreadPoolExecutor(8) as workers:
+        for done in [workers.submit(worker, part) for part in range(8)]: done.result()
 
 
 def serve():
