@@ -466,8 +466,9 @@ impl Machine {
             network.left_out.clone(),
             tasks,
         );
-        // The network and the ingress share their caches of Services and endpoints.
+        // The network, the ingress and the kubelet share their caches of Services.
         let informers = Informers::new(clients.network.clone(), tasks.clone());
+        agent.shared = Some(informers.clone());
         if cluster.ingress {
             let (shared, node) = (informers.clone(), clients.node.clone());
             let at = (self.listen, Arc::new(cluster.ingress_proxies.clone()));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
 use async_trait::async_trait;
-use client::Client;
+use client::{Client, Informers};
 use tokio::sync::watch;
 
 use self::thresholds::EvictionThresholds;
@@ -123,6 +123,8 @@ pub struct Config {
     /// A client that may list all Nodes, whose images this node pulls; a node's own client may not.
     /// `None` if it pulls from registries only.
     pub nodes: Option<Client>,
+    /// Informers that are shared with the network, for Services; `None` if there is no network.
+    pub shared: Option<Informers>,
     /// The signal that ends the pods before the machine is switched off.
     pub machine_shutdown: crate::MachineShutdown,
     /// The grace period of the pods at a shutdown of the machine.
@@ -318,6 +320,7 @@ impl Config {
             hardened: false,
             kubelet_api: None,
             nodes: None,
+            shared: None,
             machine_shutdown: crate::MachineShutdown::default(),
             shutdown_grace: crate::ShutdownGracePeriod {
                 total: Duration::ZERO,
