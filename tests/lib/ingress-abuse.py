@@ -47,6 +47,11 @@ class Endpoint(BaseHTTPRequestHandler):
         pass
 
 
+class Endpoints(ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """The proxy may close a connection within an answer."""
+
+
 def frame(kind, flags, stream, payload=b""):
     return struct.pack("!I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(
         "!I", stream) + payload
@@ -155,7 +160,7 @@ def headers(address):
 def main():
     command, address = sys.argv[1], sys.argv[2]
     if command == "endpoint":
-        server = ThreadingHTTPServer((address, int(sys.argv[3])), Endpoint)
+        server = Endpoints((address, int(sys.argv[3])), Endpoint)
         print("ready", flush=True)
         server.serve_forever()
     elif command == "send":
