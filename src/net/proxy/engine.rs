@@ -143,8 +143,8 @@ impl Engine {
     }
 }
 
-/// Lets connections to node ports at loopback addresses leave the machine, once the rules exist that
-/// keep others from the loopback addresses.
+/// Lets connections to node ports at loopback addresses leave the machine, once the rules exist
+/// that keep others from the loopback addresses.
 fn route_localnet() {
     if let Err(error) = host::sysctl("ipv4/conf/all/route_localnet", "1") {
         tracing::warn!(%error, "proxy: node ports at 127.0.0.1 reach endpoints of this node only");
