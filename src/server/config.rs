@@ -293,13 +293,16 @@ fn toleration_seconds(args: &ServerArgs, given: (Option<i64>, Option<i64>)) -> (
 }
 
 /// The settings that nodes receive.
+///
+/// # Errors
+/// A flag of the proxies in front of the ingress is invalid.
 fn cluster_settings(
     args: &ServerArgs,
     ranges: AddressRanges,
     cluster_dns: Vec<IpAddr>,
     pool: AddressPool,
     machine: &Machine,
-) -> ClusterSettings {
+) -> Result<ClusterSettings, CommandError> {
     let mut settings = ClusterSettings {
         cluster_cidrs: ranges.pods,
         service_cidrs: ranges.services,
@@ -314,7 +317,8 @@ fn cluster_settings(
     machine.apply_overlay(&mut settings);
     settings.supervisor_metrics = args.metrics.supervisor_metrics;
     settings.ingress = !disabled_components(&args.disable).contains(INGRESS);
-    settings
+    settings.ingress_proxies = ingress::proxies(args)?;
+    Ok(settings)
 }
 
 /// Controllers that flags of kube-lite switch off.
@@ -403,8 +407,7 @@ impl Config {
         }
         components.disabled_controllers.extend(disabled_controllers(&args));
         let (pool, api_vip) = virtual_addresses::parse(&args, &ranges, &machine)?;
-        let mut cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine);
-        cluster.ingress_proxies = ingress::proxies(&args)?;
+        let cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine)?;
         machine.check_overlay(&cluster, Some(components.tuning.node_masks))?;
         let (advertise, peer_address) = own_addresses(&args, &machine, &cluster);
         let quota = args.etcd_quota_backend_bytes.or(components.etcd_quota);

@@ -300,14 +300,7 @@ impl Controller {
         if service.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let chosen: Vec<Pod> = self
-            .pods
-            .cache()
-            .list(namespace)
-            .iter()
-            .filter(|o| selector.iter().all(|(k, v)| o.label(k) == Some(v)))
-            .filter_map(|o| client::informer::decode(o))
-            .collect();
+        let chosen = self.chosen(namespace, &selector);
         let zone_of = |node: &str| {
             self.nodes
                 .cache()
@@ -359,6 +352,17 @@ impl Controller {
             }
         }
         outcome.map(|()| Action::Done)
+    }
+
+    /// The pods that a selector chooses.
+    fn chosen(&self, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
+        self.pods
+            .cache()
+            .list(namespace)
+            .iter()
+            .filter(|pod| selector.iter().all(|(k, v)| pod.label(k) == Some(v)))
+            .filter_map(|pod| client::informer::decode(pod))
+            .collect()
     }
 
     /// Writes hints for `topology-mode: Auto`, with upstream's events.
