@@ -449,7 +449,6 @@ impl Machine {
         tasks: &Tasks,
     ) {
         let mut agent = self.agent(cluster);
-        agent.nodes = Some(clients.network.clone());
         agent.addresses = addresses.subscribe();
         let mut network = self.network(cluster, addresses);
         network.virtual_addresses = Some(clients.virtual_addresses);
@@ -468,7 +467,7 @@ impl Machine {
         );
         // The network, the ingress and the kubelet share their caches of Services.
         let informers = Informers::new(clients.network.clone(), tasks.clone());
-        agent.shared = Some(informers.clone());
+        agent.network = Some(informers.clone());
         if cluster.ingress {
             let (shared, node) = (informers.clone(), clients.node.clone());
             let at = (self.listen, Arc::new(cluster.ingress_proxies.clone()));

@@ -206,7 +206,8 @@ fn image_registry(
         peer_tls: config.kubelet_api.as_ref().map(|api| Arc::clone(&api.peers)),
     };
     let registries = Arc::clone(&runtime.registries);
-    let peers = Peers::new(config.nodes.clone(), &config.node_name);
+    let nodes = config.network.as_ref().map(|informers| informers.client().clone());
+    let peers = Peers::new(nodes, &config.node_name);
     ImageRegistry::new(registry, registries, socket, peers, tasks.clone())
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
 use async_trait::async_trait;
-use client::{Client, Informers};
+use client::Informers;
 use tokio::sync::watch;
 
 use self::thresholds::EvictionThresholds;
@@ -120,11 +120,10 @@ pub struct Config {
     pub hardened: bool,
     /// The kubelet API; `None` disables it.
     pub kubelet_api: Option<KubeletApiConfig>,
-    /// A client that may list all Nodes, whose images this node pulls; a node's own client may not.
-    /// `None` if it pulls from registries only.
-    pub nodes: Option<Client>,
-    /// Informers that are shared with the network, for Services; `None` if there is no network.
-    pub shared: Option<Informers>,
+    /// The informers of the network, whose Services the kubelet shares, and whose client may list
+    /// all Nodes, from which this node pulls images; a node's own client may not. `None`: the
+    /// kubelet follows Services itself and pulls from registries only.
+    pub network: Option<Informers>,
     /// The signal that ends the pods before the machine is switched off.
     pub machine_shutdown: crate::MachineShutdown,
     /// The grace period of the pods at a shutdown of the machine.
@@ -319,8 +318,7 @@ impl Config {
             status_interval: Duration::from_secs(300),
             hardened: false,
             kubelet_api: None,
-            nodes: None,
-            shared: None,
+            network: None,
             machine_shutdown: crate::MachineShutdown::default(),
             shutdown_grace: crate::ShutdownGracePeriod {
                 total: Duration::ZERO,

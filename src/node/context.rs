@@ -126,7 +126,7 @@ impl ApiHandles {
         let events = NodeEventRecorder::new(recorder, &config.node_name);
         Self {
             status: StatusWriter::default(),
-            services: config.shared.as_ref().unwrap_or(informers).of::<Service>(),
+            services: config.network.as_ref().unwrap_or(informers).of::<Service>(),
             objects: ReferencedObjects::new(client.clone(), tasks.clone()),
             tokens: Tokens::new(client.clone(), tasks.clone()),
             trust_bundles: TrustBundles::new(informers.clone()),

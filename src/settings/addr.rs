@@ -172,6 +172,17 @@ impl Cidr {
         Family::of(self.address)
     }
 
+    /// Parses a block, or an address as the block of it alone.
+    ///
+    /// # Errors
+    /// The text is neither.
+    pub fn of_block_or_address(text: &str) -> Result<Self, BadCidr> {
+        match text.parse::<IpAddr>() {
+            Ok(address) => Self::new(address, Family::of(address).bits()),
+            Err(_) => text.parse(),
+        }
+    }
+
     /// Whether the block contains an address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         Family::of(ip) == self.family()

@@ -103,7 +103,7 @@ def outcome(data):
     return found
 
 
-def http2(address, frames, batch=1):
+def http2(address, frames):
     """Sends frames until the proxy ends the connection; the bytes sent and the outcome."""
     connection = socket.create_connection((address, 80), SECONDS)
     connection.sendall(PREFACE + frame(SETTINGS, 0, 0))

@@ -12,7 +12,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
-use crate::network::selectors::{index_by_selector, services_of_pod};
+use crate::network::selectors::{index_by_selector, pods_of, services_of_pod};
 
 /// `maxCapacity` of the endpoints controller; beyond it the object is marked truncated.
 const ADDRESSES_MAX: usize = 1000;
@@ -59,13 +59,7 @@ async fn reconcile(
     };
     let spec = service.spec.clone().unwrap_or_default();
     let Some(selector) = spec.selector.filter(|s| !s.is_empty()) else { return Ok(Action::Done) };
-    let chosen: Vec<Pod> = pods
-        .cache()
-        .list(namespace)
-        .iter()
-        .filter(|o| selector.iter().all(|(k, v)| o.label(k) == Some(v)))
-        .filter_map(|o| client::informer::decode(o))
-        .collect();
+    let chosen = pods_of(pods, namespace, &selector);
     let (subsets, truncated) = subsets(&service, &chosen);
     let old = endpoints.get(namespace, name);
     let wanted = build_endpoints(&service, old.as_ref(), subsets, truncated);

@@ -16,7 +16,7 @@ use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::pods;
 use crate::network::endpoint_builder::{addresses, appears, hostname, target_port};
-use crate::network::selectors::{index_by_selector, services_of_pod};
+use crate::network::selectors::{index_by_selector, pods_of, services_of_pod};
 use parking_lot::Mutex;
 use trigger_times::TriggerTimes;
 
@@ -300,7 +300,7 @@ impl Controller {
         if service.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let chosen = self.chosen(namespace, &selector);
+        let chosen = pods_of(&self.pods, namespace, &selector);
         let zone_of = |node: &str| {
             self.nodes
                 .cache()
@@ -352,17 +352,6 @@ impl Controller {
             }
         }
         outcome.map(|()| Action::Done)
-    }
-
-    /// The pods that a selector chooses.
-    fn chosen(&self, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
-        self.pods
-            .cache()
-            .list(namespace)
-            .iter()
-            .filter(|pod| selector.iter().all(|(k, v)| pod.label(k) == Some(v)))
-            .filter_map(|pod| client::informer::decode(pod))
-            .collect()
     }
 
     /// Writes hints for `topology-mode: Auto`, with upstream's events.

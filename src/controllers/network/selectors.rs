@@ -1,9 +1,9 @@
-//! Finds the Services of a pod.
+//! Finds the Services of a pod, and the pods of a Service.
 
 use std::collections::BTreeSet;
 
 use api::Object;
-use api::k8s::api::core::v1::Service;
+use api::k8s::api::core::v1::{Pod, Service};
 use client::labels::Labels;
 use client::{Change, Informer};
 use serde::Deserialize;
@@ -38,6 +38,16 @@ pub(crate) fn services_of_pod(services: &Informer<Service>, change: &Change) -> 
 fn chooses(service: &Object, labels: &[Labels]) -> bool {
     let selector = selector_of(service);
     labels.iter().any(|labels| client::labels::contains(&selector, Some(labels)))
+}
+
+/// The pods of a namespace that a selector chooses.
+pub(crate) fn pods_of(pods: &Informer<Pod>, namespace: &str, selector: &Labels) -> Vec<Pod> {
+    pods.cache()
+        .list(namespace)
+        .iter()
+        .filter(|pod| selector.iter().all(|(name, value)| pod.label(name) == Some(value)))
+        .filter_map(|pod| client::informer::decode(pod))
+        .collect()
 }
 
 /// Makes `services` searchable by namespace and the first pair of their selectors, for

@@ -1,20 +1,10 @@
 //! `--ingress-trusted-proxies` and `--ingress-proxy-protocol`: the proxies in front of the ingress.
 
-use std::net::IpAddr;
-
-use settings::{Cidr, Family, TrustedProxies};
+use settings::{Cidr, TrustedProxies};
 
 use super::{INGRESS, disabled_components};
 use crate::command_line::ServerArgs;
 use crate::error_catalogue::{CommandError, invalid_flag};
-
-/// A block, or one address.
-fn network(text: &str) -> Option<Cidr> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Cidr::new(ip, Family::of(ip).length() * 8).ok(),
-        Err(_) => text.parse().ok(),
-    }
-}
 
 /// Parses both flags.
 ///
@@ -27,7 +17,7 @@ pub(super) fn proxies(args: &ServerArgs) -> Result<TrustedProxies, CommandError>
         proxy_protocol: flags.ingress_proxy_protocol,
     };
     for text in flags.ingress_trusted_proxies.iter().map(|text| text.trim()) {
-        let Some(network) = network(text) else {
+        let Ok(network) = Cidr::of_block_or_address(text) else {
             let why = "is neither a block such as 192.0.2.0/24 nor an address";
             return Err(invalid_flag("ingress-trusted-proxies", text, why));
         };

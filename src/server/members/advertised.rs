@@ -61,14 +61,11 @@ impl AdvertisedAddresses {
         self.known.retain(|id, _| responsive.contains(id));
         let others = self.servers.others();
         let mut all = vec![self.own];
-        let (asked, listed): (Vec<Member>, Vec<Member>) = others
-            .into_iter()
-            .filter(|member| responsive.contains(&member.id) || unknown.contains(&member.id))
-            .partition(|member| unknown.contains(&member.id));
-        for member in &listed {
+        for member in others.iter().filter(|member| responsive.contains(&member.id)) {
             all.extend(self.address_of(member).await);
         }
-        let answers = asked.iter().map(|member| self.ask(member, FIRST_ANSWER));
+        let asked = others.iter().filter(|member| unknown.contains(&member.id));
+        let answers = asked.map(|member| self.ask(member, FIRST_ANSWER));
         all.extend(futures::future::join_all(answers).await.into_iter().flatten());
         all.sort();
         all.dedup();

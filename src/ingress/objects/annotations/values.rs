@@ -1,10 +1,9 @@
 //! Values of annotations.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
-use settings::{Cidr, Family};
+use settings::Cidr;
 
 use super::AnnotationError as Error;
 
@@ -12,18 +11,9 @@ pub(super) fn boolean(value: &str) -> Result<bool, Error> {
     value.parse().map_err(|_| Error::Boolean(value.to_owned()))
 }
 
-/// An address or a range in CIDR notation.
-fn range(text: &str) -> Result<Cidr, Error> {
-    let block = match text.parse::<IpAddr>() {
-        Ok(address) => Cidr::new(address, Family::of(address).bits()),
-        Err(_) => text.parse(),
-    };
-    Ok(block?)
-}
-
-/// Ranges, split by commas.
+/// Addresses or ranges in CIDR notation, split by commas.
 pub(super) fn ranges(value: &str) -> Result<Vec<Cidr>, Error> {
-    list(value).into_iter().map(range).collect()
+    list(value).into_iter().map(|text| Ok(Cidr::of_block_or_address(text)?)).collect()
 }
 
 /// Texts, split by commas.
