@@ -1,5 +1,5 @@
-//! Generated clients of CRI v1, of containerd's own services and of gRPC health checks, and servers
-//! of etcd v3; `cargo run -p xtask -- protos` generates them from `proto/`.
+//! Generated clients of CRI v1, of CSI v1 and the registration of kubelet plugins, of containerd's own
+//! services and of gRPC health checks, and servers of etcd v3; `cargo run -p xtask -- protos` generates them from `proto/`.
 //!
 //! Modules have the names of the protobuf packages: [`runtime::v1`],
 //! `containerd::services::events::v1`, ….
@@ -10,4 +10,6 @@ mod generated {
     include!("gen/served.rs");
 }
 
-pub use generated::{authpb, containerd, etcdserverpb, grpc, mvccpb, runtime};
+pub use generated::{
+    authpb, containerd, csi, etcdserverpb, grpc, mvccpb, pluginregistration, runtime,
+};

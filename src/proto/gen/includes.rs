@@ -65,12 +65,20 @@ pub mod containerd {
         }
     }
 }
+pub mod csi {
+    pub mod v1 {
+        include!("csi.v1.rs");
+    }
+}
 pub mod grpc {
     pub mod health {
         pub mod v1 {
             include!("grpc.health.v1.rs");
         }
     }
+}
+pub mod pluginregistration {
+    include!("pluginregistration.rs");
 }
 pub mod runtime {
     pub mod v1 {
