@@ -1,12 +1,14 @@
 //! The zone's directory over shared informers; answers go on from the cache while the server is
 //! away.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use api::Object;
 use api::k8s::api::core::v1::{Namespace, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
-use client::{Informer, Informers, informer::decode};
+use client::{Informer, Informers};
+use serde::Deserialize;
 
 use crate::dns::zone::{Directory, EndpointInfo, PortInfo, ServiceInfo};
 use crate::proxy::services::SERVICE_NAME_LABEL;
@@ -22,16 +24,52 @@ pub(crate) struct Cluster {
     namespaces: Informer<Namespace>,
 }
 
-fn service_addresses(object: &Object) -> Vec<String> {
-    let Some(spec) = decode::<Service>(object).and_then(|s| s.spec) else { return Vec::new() };
-    let list = spec.cluster_ips.unwrap_or_default().into_iter();
+/// What the address index reads of a Service; partial decoding skips the other fields, which is
+/// several times cheaper where a node caches tens of thousands of Services.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct AddressedService<'a> {
+    #[serde(borrow)]
+    spec: ClusterAddresses<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ClusterAddresses<'a> {
+    #[serde(borrow, rename = "clusterIPs")]
+    cluster_ips: Option<Vec<Cow<'a, str>>>,
+}
+
+/// What the address index reads of an EndpointSlice.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct AddressedSlice<'a> {
+    #[serde(borrow)]
+    endpoints: Option<Vec<EndpointAddresses<'a>>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct EndpointAddresses<'a> {
+    #[serde(borrow)]
+    addresses: Vec<Cow<'a, str>>,
+}
+
+/// Index keys of those that are IP addresses, in canonical form.
+fn address_keys<'a>(list: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
     list.filter_map(|ip| ip.parse::<IpAddr>().ok()).map(|ip| ip.to_string()).collect()
 }
 
+fn service_addresses(object: &Object) -> Vec<String> {
+    let service: Option<AddressedService<'_>> = serde_json::from_slice(object.raw()).ok();
+    let list = service.and_then(|s| s.spec.cluster_ips).into_iter().flatten();
+    address_keys(list)
+}
+
 fn slice_addresses(object: &Object) -> Vec<String> {
-    let Some(slice) = decode::<EndpointSlice>(object) else { return Vec::new() };
-    let list = slice.endpoints.into_iter().flatten().flat_map(|e| e.addresses.into_iter());
-    list.filter_map(|ip| ip.parse::<IpAddr>().ok()).map(|ip| ip.to_string()).collect()
+    let slice: Option<AddressedSlice<'_>> = serde_json::from_slice(object.raw()).ok();
+    let list = slice.and_then(|s| s.endpoints).into_iter().flatten();
+    address_keys(list.flat_map(|e| e.addresses))
 }
 
 fn protocol(name: Option<&String>) -> String {
@@ -138,5 +176,37 @@ impl Directory for Cluster {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: serde_json::Value) -> Object {
+        Object::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn addresses_are_indexed_in_canonical_form() {
+        let service = |spec: serde_json::Value| {
+            service_addresses(&object(json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": "a", "namespace": "n"}, "spec": spec})))
+        };
+        let both = json!({"clusterIPs": ["10.43.0.9", "fd00:0::9"], "ports": [{"port": 1}]});
+        assert_eq!(service(both), ["10.43.0.9", "fd00::9"]);
+        assert!(service(json!({"clusterIPs": ["None"]})).is_empty());
+        assert!(service(json!({"type": "ExternalName", "clusterIPs": null})).is_empty());
+        let slice = |endpoints: serde_json::Value| {
+            slice_addresses(&object(json!({"apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice", "metadata": {"name": "a", "namespace": "n"},
+                "addressType": "IPv4", "endpoints": endpoints})))
+        };
+        let list = json!([{"addresses": ["10.42.0.1"], "conditions": {"ready": false}},
+            {"addresses": ["10.42.0.2"]}]);
+        assert_eq!(slice(list), ["10.42.0.1", "10.42.0.2"]);
+        assert!(slice(json!([{"addresses": ["a.example"]}])).is_empty());
+        assert!(slice(serde_json::Value::Null).is_empty());
     }
 }
