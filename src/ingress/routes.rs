@@ -126,6 +126,9 @@ pub struct Timeouts {
     /// Within an attempt, from the last part of the request's body to the response's head (nginx's
     /// `proxy_read_timeout`); it may take twice as long until it is noticed.
     pub read: Option<Duration>,
+    /// Between two parts of the response's body; unlimited without `proxy-read-timeout`, so that
+    /// streams of events may pause.
+    pub pause: Option<Duration>,
     /// For a new connection to an endpoint.
     pub connect: Duration,
 }
@@ -138,6 +141,7 @@ impl Default for Timeouts {
             request: None,
             backend: None,
             read: Some(Duration::from_secs(60)),
+            pause: None,
             connect: Duration::from_secs(5),
         }
     }

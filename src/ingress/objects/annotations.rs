@@ -27,10 +27,12 @@ use values::{boolean, list, location, ranges, redirect_status, seconds, size};
 const OWN: &str = "ingress.kube-lite.io/";
 /// The prefix of ingress-nginx.
 const NGINX: &str = "nginx.ingress.kubernetes.io/";
-/// The prefix of Traefik, of which one annotation has a counterpart.
+/// The prefix of Traefik, of which two annotations have a counterpart.
 const TRAEFIK: &str = "traefik.ingress.kubernetes.io/";
 /// `websecure` as the only entry point serves nothing over plain HTTP.
 const ENTRY_POINTS: &str = "router.entrypoints";
+/// `true` serves nothing over plain HTTP.
+const ROUTER_TLS: &str = "router.tls";
 
 /// Why an annotation has no effect.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +62,8 @@ enum AnnotationError {
 /// What the annotations of an Ingress change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// `force-ssl-redirect`, or `websecure` as the only entry point: requests over plain HTTP are
-    /// redirected.
+    /// `force-ssl-redirect`, or of Traefik `websecure` as the only entry point or `router.tls`:
+    /// requests over plain HTTP are redirected.
     https_only: Option<bool>,
     /// `ssl-redirect`: the same for an Ingress with TLS.
     tls_redirect: Option<bool>,
@@ -109,6 +111,7 @@ pub fn read(annotations: Option<&BTreeMap<String, String>>) -> (Settings, Vec<St
         let outcome = match (own, key.strip_prefix(TRAEFIK)) {
             (Some(name), _) => settings.set(name, value.trim()),
             (None, Some(ENTRY_POINTS)) => settings.entry_points(value),
+            (None, Some(ROUTER_TLS)) => settings.router_tls(value.trim()),
             (None, Some(_)) => Err(AnnotationError::Unknown),
             (None, None) => Ok(()),
         };
@@ -128,7 +131,10 @@ impl Settings {
             "proxy-body-size" => self.body_bytes_max = size(value)?,
             "whitelist-source-range" | "allowlist-source-range" => self.sources = ranges(value)?,
             "proxy-connect-timeout" => self.timeouts.connect = seconds(value)?,
-            "proxy-read-timeout" => self.timeouts.read = Some(seconds(value)?),
+            "proxy-read-timeout" => {
+                let limit = Some(seconds(value)?);
+                (self.timeouts.read, self.timeouts.pause) = (limit, limit);
+            }
             "backend-protocol" => {
                 (self.protocol, self.backend_tls) = match value.to_ascii_uppercase().as_str() {
                     "HTTP" => (Some(Protocol::Http1), false),
@@ -188,6 +194,14 @@ impl Settings {
         Ok(())
     }
 
+    /// `false` does not withdraw what the entry point says.
+    fn router_tls(&mut self, value: &str) -> Result<(), AnnotationError> {
+        if boolean(value)? {
+            self.https_only = Some(true);
+        }
+        Ok(())
+    }
+
     /// Whether requests over plain HTTP are redirected; `has_tls` is whether the Ingress has TLS.
     pub fn https_only(&self, has_tls: bool) -> bool {
         let by_tls = has_tls && self.tls_redirect.unwrap_or(false);
@@ -235,6 +249,7 @@ mod tests {
             assert_eq!(settings.body_bytes_max, 8 << 20);
             assert_eq!(settings.sources.len(), 2);
             assert_eq!(settings.timeouts.read, Some(Duration::from_secs(120)));
+            assert_eq!(settings.timeouts.pause, Some(Duration::from_secs(120)));
             assert_eq!(settings.timeouts.connect, Duration::from_secs(2));
             assert_eq!(settings.protocol, Some(Protocol::Http2));
         }
@@ -273,12 +288,16 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_point_websecure_alone_redirects() {
+    fn routers_of_traefik_for_tls_alone_redirect() {
         let key = "traefik.ingress.kubernetes.io/router.entrypoints";
         for (value, https_only) in
             [("websecure", Some(true)), ("web", None), ("web, websecure", None)]
         {
             assert_eq!(read_all(&[(key, value)]).0.https_only, https_only, "{value}");
         }
+        let key = "traefik.ingress.kubernetes.io/router.tls";
+        assert_eq!(read_all(&[(key, "true")]).0.https_only, Some(true));
+        assert_eq!(read_all(&[(key, "false")]).0.https_only, None);
+        assert_eq!(read_all(&[(key, "yes")]).1.len(), 1);
     }
 }

@@ -16,12 +16,30 @@ impl References for Cluster {
     }
 
     fn secret(&self, _: &str, name: &str) -> Option<Secret> {
+        if name == "expired" {
+            return Some(expired_pair());
+        }
         (name != "missing").then(|| {
             serde_json::from_value(json!({"metadata": {"name": name},
                 "data": {"tls.crt": "bm9uZQ==", "tls.key": "bm9uZQ=="}}))
             .unwrap()
         })
     }
+}
+
+/// A Secret whose certificate ended with the year 2019.
+fn expired_pair() -> Secret {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let certificate = params.self_signed(&key).unwrap();
+    let data = [("tls.crt", certificate.pem()), ("tls.key", key.serialize_pem())];
+    let encoded = data.map(|(name, pem)| {
+        (name, base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem))
+    });
+    serde_json::from_value(json!({"metadata": {"name": "expired"},
+        "data": std::collections::BTreeMap::from(encoded)}))
+    .unwrap()
 }
 
 fn classes(list: Value) -> Classes {
@@ -156,6 +174,17 @@ fn what_cannot_be_served_answers_503_and_is_reported() {
             "the default certificate is used: Secret n/broken: tls.crt: no certificate in PEM",
         ]
     );
+}
+
+#[test]
+fn an_expired_certificate_is_served_and_reported() {
+    let spec = json!({"tls": [{"secretName": "expired", "hosts": ["a.example"]}],
+        "rules": [{"host": "a.example", "http": {"paths": [path("Prefix", "/", "web")]}}]});
+    let compiled = compiled(vec![ingress("late", "2026-01-01T00:00:00Z", spec)]);
+    assert_eq!(compiled.certificates.len(), 1);
+    let messages: Vec<&str> = compiled.problems.iter().map(|p| p.message.as_str()).collect();
+    let start = "the certificate of Secret n/expired has expired (Jan";
+    assert!(matches!(messages.as_slice(), [only] if only.starts_with(start)), "{messages:?}");
 }
 
 /// An Ingress of the path `/` of `a.example` with annotations of ingress-nginx.

@@ -1,14 +1,17 @@
 //! Bodies that pass through the proxy frame by frame.
 
+use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 
 use super::http1::{ChunkError, Http1};
 use super::splice::{Chunk, Pipe};
@@ -35,6 +38,9 @@ pub(crate) enum BodyError {
     /// The chunks of a response.
     #[error("{0}")]
     Chunk(#[from] ChunkError),
+    /// The endpoint sent nothing for too long.
+    #[error("the endpoint sent nothing of the body for {0:?}")]
+    Paused(Duration),
 }
 
 /// Parts of a body that a mirror may lag behind; a slower one gets no more of it.
@@ -170,6 +176,49 @@ pub(crate) enum EndpointBody {
     Http2(Incoming),
 }
 
+impl EndpointBody {
+    fn poll_frame(
+        &mut self,
+        pipe: Option<&Pipe>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, BodyError>>> {
+        match self {
+            Self::Http2(incoming) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(context));
+                Poll::Ready(frame.map(|frame| Ok(frame?.map_data(Chunk::Bytes))))
+            }
+            Self::Http1(lease) => {
+                let Some(Lease { connection, .. }) = lease else { return Poll::Ready(None) };
+                let frame = ready!(connection.poll_frame(pipe, context));
+                match &frame {
+                    Some(Err(_)) => *lease = None,
+                    // hyper does not poll a body to its end once it knows that it has ended.
+                    Some(Ok(_)) | None => give_back(lease),
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+}
+
+/// Ends a body whose endpoint pauses for too long.
+#[derive(Debug)]
+pub(crate) struct PauseLimit {
+    limit: Duration,
+    /// Runs while nothing comes.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl PauseLimit {
+    /// Completes once nothing has come for the time of the limit.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<BodyError> {
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(BodyError::Paused(limit))
+    }
+}
+
 /// The body of a response.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
@@ -178,6 +227,8 @@ pub(crate) enum ResponseBody {
         body: EndpointBody,
         /// The pipe of the client's connection, where the kernel may move the body.
         pipe: Option<Pipe>,
+        /// How long the endpoint may pause.
+        pause: Option<PauseLimit>,
         /// The request counts as in progress until the body is dropped.
         _active: ActiveRequest,
     },
@@ -186,9 +237,10 @@ pub(crate) enum ResponseBody {
 }
 
 impl ResponseBody {
-    /// The body of an endpoint's response.
-    pub(crate) fn new(body: EndpointBody, active: ActiveRequest) -> Self {
-        Self::Endpoint { body, pipe: None, _active: active }
+    /// The body of an endpoint's response, which may pause for the time of `limit`.
+    pub(crate) fn new(body: EndpointBody, active: ActiveRequest, limit: Option<Duration>) -> Self {
+        let pause = limit.map(|limit| PauseLimit { limit, timer: None });
+        Self::Endpoint { body, pipe: None, pause, _active: active }
     }
 
     /// Takes the connection from a response that changes the protocol.
@@ -229,19 +281,20 @@ impl Body for ResponseBody {
             Self::Text(text) => {
                 Poll::Ready(text.take().map(|text| Ok(Frame::data(Chunk::Bytes(text)))))
             }
-            Self::Endpoint { body: EndpointBody::Http2(incoming), .. } => {
-                let frame = ready!(Pin::new(incoming).poll_frame(context));
-                Poll::Ready(frame.map(|frame| Ok(frame?.map_data(Chunk::Bytes))))
-            }
-            Self::Endpoint { body: EndpointBody::Http1(lease), pipe, .. } => {
-                let Some(Lease { connection, .. }) = lease else { return Poll::Ready(None) };
-                let frame = ready!(connection.poll_frame(pipe.as_ref(), context));
-                match &frame {
-                    Some(Err(_)) => *lease = None,
-                    // hyper does not poll a body to its end once it knows that it has ended.
-                    Some(Ok(_)) | None => give_back(lease),
+            Self::Endpoint { body, pipe, pause, .. } => {
+                let frame = body.poll_frame(pipe.as_ref(), context);
+                let Some(pause) = pause else { return frame };
+                // While the client has not read what is in the pipe, the endpoint may send nothing.
+                if frame.is_ready() || pipe.as_ref().is_some_and(Pipe::is_held) {
+                    pause.timer = None;
+                    return frame;
                 }
-                Poll::Ready(frame)
+                let error = ready!(pause.poll(context));
+                // The connection cannot serve another request.
+                if let EndpointBody::Http1(lease) = body {
+                    *lease = None;
+                }
+                Poll::Ready(Some(Err(error)))
             }
         }
     }

@@ -470,7 +470,8 @@ pub(super) async fn send(
                     response.extensions_mut().insert(ServedBy(id));
                 }
                 endpoint.works();
-                return Ok(response.map(|body| ResponseBody::new(body, active)));
+                let limit = timeouts.pause;
+                return Ok(response.map(|body| ResponseBody::new(body, active, limit)));
             }
             Err(SendError::Unsent(unsent)) => {
                 request = *unsent;

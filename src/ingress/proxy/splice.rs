@@ -126,6 +126,11 @@ impl Pipe {
         }
     }
 
+    /// Whether bytes in the pipe wait for the client.
+    pub(super) fn is_held(&self) -> bool {
+        self.0.lock().as_ref().is_some_and(|state| state.held > 0)
+    }
+
     /// Moves up to `max` bytes from the pipe to a socket.
     pub(super) fn poll_drain(
         &self,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::crypto::{CryptoProvider, ring};
@@ -9,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, ServerConfig};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::routes::hosts::{HostMap, WildcardLabels, normalized};
 
@@ -67,6 +69,14 @@ impl Certificates {
         let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
             .map_err(NoCertificate::Pair)?;
         Ok(Arc::new(pair))
+    }
+
+    /// When a certificate has expired, if that was before `now` (time since the Unix epoch).
+    pub fn expired(pair: &CertifiedKey, now: Duration) -> Option<String> {
+        let (_, parsed) = X509Certificate::from_der(pair.cert.first()?).ok()?;
+        let end = parsed.validity().not_after;
+        let is_over = u64::try_from(end.timestamp()).is_ok_and(|end| end < now.as_secs());
+        is_over.then(|| end.to_string())
     }
 
     /// A certificate that no client trusts, for hosts without one.

@@ -41,6 +41,14 @@ impl<R: References> Compiler<'_, R> {
     fn add_certificate(&mut self, source: &Source<'_>, name: &str, hosts: &[&str]) {
         match self.certificate(source.namespace, name) {
             Ok(certificate) => {
+                if let Some(end) = Certificates::expired(&certificate, base::clock::unix_time()) {
+                    let namespace = source.namespace;
+                    let message = format!(
+                        "the certificate of Secret {namespace}/{name} has expired ({end}); clients \
+                         refuse it until the Secret has a new one"
+                    );
+                    self.problem(source, message);
+                }
                 let each = hosts.iter().map(|host| ((*host).to_owned(), Arc::clone(&certificate)));
                 self.out.certificates.extend(each);
             }

@@ -115,3 +115,40 @@ async fn slow_uploads_are_answered_and_stopped_ones_are_not() {
         assert_eq!(status(&String::from_utf8_lossy(&answer)), expected, "{parts} of 8 bytes");
     }
 }
+
+/// An endpoint may take longer than the limit for a whole body, as long as it pauses less.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_stops_is_cut_where_a_limit_is_set() {
+    let tasks = Tasks::new(Shutdown::new());
+    let endpoint = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = endpoint.local_addr().unwrap();
+    let serving = async move {
+        for pause in [6, 6, 30, 30] {
+            let (mut stream, _) = endpoint.accept().await.unwrap();
+            tokio::spawn(async move {
+                read_request(&mut stream).await;
+                let head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
+                stream.write_all(head.as_bytes()).await.unwrap();
+                for _ in 0..4 {
+                    tokio::time::sleep(Duration::from_secs(pause)).await;
+                    let _ = stream.write_all(b"x").await;
+                }
+            });
+        }
+    };
+    tokio::spawn(serving);
+    let limit = Some(Duration::from_secs(10));
+    let limited = proxy(rule(&[address], |f| f.timeouts.pause = limit), &tasks, None).await;
+    let unlimited = proxy(rule(&[address], |_| {}), &tasks, None).await;
+    let request = get("/", "");
+    for (proxy, bytes) in [(limited, 4), (unlimited, 4), (limited, 0), (unlimited, 4)] {
+        let mut stream = TcpStream::connect(proxy).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // A body that is cut may end with a reset.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        let body = answer.split_once("\r\n\r\n").expect("a head").1.len();
+        assert_eq!(body, bytes, "{answer}");
+    }
+}
