@@ -3,19 +3,21 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base::accept::{Accepted, accept};
-use base::{Kind, Tasks};
+use base::{Kind, Shutdown, Tasks};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use rustls::server::Acceptor;
 use settings::TrustedProxies;
 use tokio::io::AsyncReadExt as _;
@@ -27,7 +29,7 @@ use super::exchange::{Client, answer_request};
 use super::proxy_protocol::{self, Header};
 use super::splice::Pipe;
 use super::stream::{Prefixed, Stream};
-use super::streams::{StreamExecutor, Streams};
+use super::streams::{MultiplexedConnection, StreamExecutor};
 use super::tls::TlsSettings;
 use crate::routes::Routes;
 
@@ -190,22 +192,25 @@ pub(super) async fn serve_plain(
 pub(super) async fn serve_tls(
     listener: &Arc<Listener>,
     client: Client,
-    stream: server::TlsStream<Prefixed>,
+    stream: Box<server::TlsStream<Prefixed>>,
 ) {
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    serve_http(listener, client, Stream::Client(Box::new(stream)), is_http2).await;
+    serve_http(listener, client, Stream::Client(stream), is_http2).await;
 }
 
-fn builder(executor: StreamExecutor, is_http2: bool) -> auto::Builder<StreamExecutor> {
-    let mut builder = auto::Builder::new(executor);
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         // Heads have at most 100 fields, hyper's limit, for which it allocates no memory.
         .max_buf_size(HEAD_BYTES_MAX);
     builder
-        .http2()
+}
+
+fn http2_builder(executor: StreamExecutor) -> http2::Builder<StreamExecutor> {
+    let mut builder = http2::Builder::new(executor);
+    builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
@@ -214,7 +219,7 @@ fn builder(executor: StreamExecutor, is_http2: bool) -> auto::Builder<StreamExec
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(HEAD_TIMEOUT)
         .keep_alive_timeout(HANDSHAKE_TIMEOUT);
-    if is_http2 { builder.http2_only() } else { builder.http1_only() }
+    builder
 }
 
 async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
@@ -231,9 +236,9 @@ async fn serve_connection(listener: &Arc<Listener>, accepted: Accepted) {
                 let stream = Prefixed::new(stream, read);
                 let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
                 let settings = settings.of(&start.client_hello());
-                start.into_stream(settings).await
+                start.into_stream(settings).await.map(Box::new)
             };
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, Box::pin(handshake)).await {
                 Ok(Ok(stream)) => {
                     serve_tls(listener, client, stream).await;
                 }
@@ -280,41 +285,68 @@ async fn answer(
 
 /// Serves HTTP over a connection until it ends or the listener stops.
 async fn serve_http(listener: &Arc<Listener>, client: Client, mut stream: Stream, is_http2: bool) {
-    let address = client.address;
-    let mut streams = Streams::default();
-    let builder = builder(streams.executor(), is_http2);
     let pipe = if is_http2 { None } else { stream.with_pipe() };
     let state = Arc::new(State { pipe, ..State::default() });
+    let address = client.address;
     let service = service_fn(|request: Request<Incoming>| {
         answer(Arc::clone(listener), client.clone(), Arc::clone(&state), request)
     });
-    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
+    let stream = TokioIo::new(stream);
     let shutdown = listener.tasks.shutdown();
+    let ended = if is_http2 {
+        let executor = StreamExecutor::default();
+        let serving = http2_builder(executor.clone()).serve_connection(stream, service);
+        let serving = MultiplexedConnection::new(serving, executor);
+        drive(std::pin::pin!(serving), &state, shutdown).await
+    } else {
+        let serving = http1_builder().serve_connection(stream, service).with_upgrades();
+        drive(std::pin::pin!(serving), &state, shutdown).await
+    };
+    if let Err(error) = ended {
+        tracing::debug!(from = %address, %error, "ingress: connection ended");
+    }
+}
+
+/// A connection that can end after the requests in progress.
+trait Graceful: Future<Output = Result<(), hyper::Error>> {
+    fn end_gracefully(self: Pin<&mut Self>);
+}
+
+impl<S> Graceful for http1::UpgradeableConnection<TokioIo<Stream>, S>
+where
+    S: HttpService<Incoming, ResBody = ResponseBody, Error = Infallible>,
+{
+    fn end_gracefully(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<C> Graceful for MultiplexedConnection<C>
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    fn end_gracefully(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Runs a connection until it ends. Once the process stops, requests in progress end first.
+async fn drive(
+    mut serving: Pin<&mut impl Graceful>,
+    state: &State,
+    shutdown: &Shutdown,
+) -> Result<(), hyper::Error> {
     tokio::select! {
-        ended = streams.run(serving.as_mut()) => return log_end(address, ended),
+        ended = serving.as_mut() => return ended,
         () = shutdown.requested() => state.closing.store(true, Ordering::Relaxed),
     }
     // A client over HTTP/1.1 may have sent its next request already: it gets its answer, with
     // `Connection: close`. HTTP/2 has GOAWAY for that.
     if !state.is_http2.load(Ordering::Relaxed)
-        && let Ok(ended) =
-            tokio::time::timeout(LAST_REQUEST_TIME, streams.run(serving.as_mut())).await
+        && let Ok(ended) = tokio::time::timeout(LAST_REQUEST_TIME, serving.as_mut()).await
     {
-        return log_end(address, ended);
+        return ended;
     }
-    // Requests in progress end first.
-    serving.as_mut().graceful_shutdown();
-    if let Ok(ended) = tokio::time::timeout(DRAIN_TIME, streams.run(serving)).await {
-        log_end(address, ended);
-    }
-}
-
-fn log_end(
-    from: std::net::SocketAddr,
-    ended: Result<(), Box<dyn std::error::Error + Send + Sync>>,
-) {
-    if let Err(error) = ended {
-        tracing::debug!(%from, %error, "ingress: connection ended");
-    }
+    serving.as_mut().end_gracefully();
+    tokio::time::timeout(DRAIN_TIME, serving).await.unwrap_or(Ok(()))
 }

@@ -148,8 +148,7 @@ async fn serve(
                 }
                 TlsEntry::Terminate(config, routes) => {
                     let split = route(routes).ok_or(Refusal::UnknownName)?;
-                    let stream = handshake(config, stream).await?;
-                    let stream = Stream::Client(Box::new(stream));
+                    let stream = Stream::Client(handshake(config, stream).await?);
                     Ok(tcp::forward(stream, Some(&split), &listener.tasks).await?)
                 }
                 TlsEntry::Passthrough(routes) => {
@@ -165,10 +164,10 @@ async fn serve(
 async fn handshake(
     config: &Arc<ServerConfig>,
     stream: Prefixed,
-) -> Result<server::TlsStream<Prefixed>, Refusal> {
+) -> Result<Box<server::TlsStream<Prefixed>>, Refusal> {
     let accepting = TlsAcceptor::from(Arc::clone(config)).accept(stream);
     let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting).await;
-    Ok(accepted.map_err(|_| Refusal::Timeout)??)
+    Ok(Box::new(accepted.map_err(|_| Refusal::Timeout)??))
 }
 
 /// Reads the first message of a TLS client. The name is normalized, and empty if there is none; the

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -274,7 +275,7 @@ async fn forwarded(
         return Ok(response);
     }
     if let Some(auth) = &forward.auth
-        && let Err(refusal) = auth.check(&parts.headers).await
+        && let Err(refusal) = Box::pin(auth.check(&parts.headers)).await
     {
         return Ok(unauthorized(auth, refusal));
     }
@@ -307,12 +308,14 @@ async fn forwarded(
     if let Some(session) = session {
         parts.extensions.insert(session);
     }
-    let sending = attempt(&listener.tasks, forward, backend, Request::from_parts(parts, body));
+    // In a box, as each of the futures below would have space for it otherwise.
+    let request = Box::new(Request::from_parts(parts, body));
+    let mut sending = std::pin::pin!(attempt(&listener.tasks, forward, backend, request));
     let mut response = match forward.timeouts.request {
         Some(limit) => tokio::time::timeout(limit, sending)
             .await
             .map_err(|_| Failure::Timeout(Arc::clone(&backend.name), limit))?,
-        None => sending.await,
+        None => sending.as_mut().await,
     }?;
     finish(listener, client_side.flatten(), &mut response);
     set_session(forward, backend, session, client.secure, &mut response);
@@ -362,11 +365,12 @@ async fn attempt(
     tasks: &Tasks,
     forward: &Forward,
     backend: &Arc<Backend>,
-    mut request: Request<RequestBody>,
+    mut request: Box<Request<RequestBody>>,
 ) -> Result<Response<ResponseBody>, Failure> {
     let mut left = forward.retry.as_ref().map_or(0, |retry| retry.attempts);
     loop {
-        let copy = (left > 0 && request.body().is_end_stream()).then(|| copy_of(&request));
+        let is_repeatable = left > 0 && request.body().is_end_stream();
+        let copy = is_repeatable.then(|| Box::new(copy_of(&request)));
         let sent = send(tasks, forward.timeouts, backend, request).await;
         let (Some(copy), Some(retry)) = (copy, &forward.retry) else { return sent };
         let is_wanted = match &sent {
@@ -417,11 +421,10 @@ fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
 async fn within<T>(
     limit: Option<Duration>,
     progress: Option<Arc<AtomicUsize>>,
-    sending: impl Future<Output = T>,
+    mut sending: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, Duration> {
     let Some(limit) = limit else { return Ok(sending.await) };
     let parts = || progress.as_ref().map_or(0, |parts| parts.load(Ordering::Relaxed));
-    let mut sending = std::pin::pin!(sending);
     loop {
         let before = parts();
         match tokio::time::timeout(limit, sending.as_mut()).await {
@@ -438,7 +441,7 @@ pub(super) async fn send(
     tasks: &Tasks,
     timeouts: Timeouts,
     backend: &Arc<Backend>,
-    mut request: Request<RequestBody>,
+    mut request: Box<Request<RequestBody>>,
 ) -> Result<Response<ResponseBody>, Failure> {
     let mut tried = Vec::new();
     let mut last = None;
@@ -457,10 +460,11 @@ pub(super) async fn send(
         };
         let active = endpoint.begin();
         let progress = request.body_mut().progress();
-        let sending = within(timeouts.read, progress, connection.send(request, &endpoint));
+        let mut sending = std::pin::pin!(connection.send(request, &endpoint));
+        let answer = within(timeouts.read, progress, sending.as_mut());
         let sent = match timeouts.backend {
-            Some(limit) => tokio::time::timeout(limit, sending).await.unwrap_or(Err(limit)),
-            None => sending.await,
+            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or(Err(limit)),
+            None => answer.await,
         };
         let sent = sent.map_err(|limit| Failure::Timeout(Arc::clone(&backend.name), limit))?;
         match sent {
@@ -474,7 +478,7 @@ pub(super) async fn send(
                 return Ok(response.map(|body| ResponseBody::new(body, active, limit)));
             }
             Err(SendError::Unsent(unsent)) => {
-                request = *unsent;
+                request = unsent;
                 last = Some(Failure::Closed(endpoint.address));
             }
             Err(error) => return Err(Failure::Send(endpoint.address, error)),

@@ -286,7 +286,7 @@ impl Http1 {
     /// The request may be sent over another connection, or the exchange failed.
     pub(crate) async fn send(
         &mut self,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<()>, Unanswered> {
         let framing = Framing::set(&mut request);
         let head = request::head(&request);
@@ -418,7 +418,8 @@ impl Http1 {
                 Incoming::Length(left) => {
                     if !self.buffer.is_empty() {
                         let now = usize::try_from(*left).unwrap_or(usize::MAX);
-                        let data = self.buffer.split_to(now.min(self.buffer.len())).freeze();
+                        let count = now.min(self.buffer.len());
+                        let data = response::take_bytes(&mut self.buffer, count);
                         *left = left.saturating_sub(data.len() as u64);
                         Some(Frame::data(Chunk::Bytes(data)))
                     } else if let (Some(pipe), Some(socket)) = (pipe, self.stream.socket())

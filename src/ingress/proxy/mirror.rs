@@ -61,7 +61,7 @@ async fn deliver(tasks: &Tasks, backend: &Arc<Backend>, request: Request<Request
         return;
     }
     let request = Request::from_parts(parts, body);
-    match send(tasks, Timeouts::default(), backend, request).await {
+    match send(tasks, Timeouts::default(), backend, Box::new(request)).await {
         Ok(response) => {
             let mut body = response.into_body();
             // The connection can be used again once the response has ended.

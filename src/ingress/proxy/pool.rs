@@ -123,7 +123,10 @@ impl Pool {
         if let Some(found) = self.take_idle() {
             return Ok(found);
         }
-        match tokio::time::timeout(timeout, self.start(address, tasks)).await {
+        // Beside most requests, which use a kept connection, this is rare: their futures are not
+        // made larger for it.
+        let starting = Box::pin(self.start(address, tasks));
+        match tokio::time::timeout(timeout, starting).await {
             Ok(done) => done,
             Err(_) => Err(ConnectError::Timeout(timeout)),
         }
@@ -251,7 +254,7 @@ impl Connection {
     /// Sends a request to an endpoint.
     pub(crate) async fn send(
         self,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         endpoint: &Arc<Endpoint>,
     ) -> Result<Response<EndpointBody>, SendError> {
         match self {
@@ -263,7 +266,7 @@ impl Connection {
                 Err(Unanswered::Unsent(request)) => Err(SendError::Unsent(request)),
                 Err(Unanswered::Failed(error)) => Err(error.into()),
             },
-            Self::Http2(mut sender) => match sender.try_send_request(request).await {
+            Self::Http2(mut sender) => match sender.try_send_request(*request).await {
                 Ok(response) => Ok(response.map(EndpointBody::Http2)),
                 Err(mut error) => Err(match error.take_message() {
                     Some(request) => SendError::Unsent(Box::new(request)),

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::{ParserConfig, Status};
@@ -11,6 +11,8 @@ use crate::proxy::headers::has_option;
 
 /// Bytes of the head of a response.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes whose copy costs less than the allocation of a buffer.
+const COPY_BYTES_MAX: usize = 2 * 1024;
 /// Header fields of a response.
 const FIELDS_MAX: usize = 128;
 
@@ -85,7 +87,20 @@ pub(super) fn take_head(
     if end > HEAD_BYTES_MAX {
         return Err(HeadError::TooLarge);
     }
-    parse(&buffer.split_to(end).freeze(), method).map(Some)
+    parse(&take_bytes(buffer, end), method).map(Some)
+}
+
+/// Takes `count` bytes from the buffer. Few bytes are copied, so that the buffer is not shared and
+/// the next read needs no new one.
+pub(super) fn take_bytes(buffer: &mut BytesMut, count: usize) -> Bytes {
+    match buffer.get(..count) {
+        Some(bytes) if count <= COPY_BYTES_MAX => {
+            let copy = Bytes::copy_from_slice(bytes);
+            buffer.advance(count);
+            copy
+        }
+        _ => buffer.split_to(count.min(buffer.len())).freeze(),
+    }
 }
 
 fn parse(head: &Bytes, method: &Method) -> Result<Head, HeadError> {
