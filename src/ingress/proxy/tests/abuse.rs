@@ -122,10 +122,11 @@ async fn a_response_that_stops_is_cut_where_a_limit_is_set() {
     let tasks = Tasks::new(Shutdown::new());
     let endpoint = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = endpoint.local_addr().unwrap();
-    let serving = async move {
+    let own = tasks.clone();
+    tasks.spawn(base::Kind::Request, "endpoint", async move {
         for pause in [6, 6, 30, 30] {
             let (mut stream, _) = endpoint.accept().await.unwrap();
-            tokio::spawn(async move {
+            own.spawn(base::Kind::Request, "connection", async move {
                 read_request(&mut stream).await;
                 let head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
                 stream.write_all(head.as_bytes()).await.unwrap();
@@ -133,10 +134,11 @@ async fn a_response_that_stops_is_cut_where_a_limit_is_set() {
                     tokio::time::sleep(Duration::from_secs(pause)).await;
                     let _ = stream.write_all(b"x").await;
                 }
+                Ok::<(), std::convert::Infallible>(())
             });
         }
-    };
-    tokio::spawn(serving);
+        Ok::<(), std::convert::Infallible>(())
+    });
     let limit = Some(Duration::from_secs(10));
     let limited = proxy(rule(&[address], |f| f.timeouts.pause = limit), &tasks, None).await;
     let unlimited = proxy(rule(&[address], |_| {}), &tasks, None).await;
