@@ -98,6 +98,7 @@ typed!(
     rbac::v1::ClusterRole,
     storage::v1::CSIDriver,
     storage::v1::CSINode,
+    storage::v1::CSIStorageCapacity,
     storage::v1::StorageClass,
     storage::v1::VolumeAttachment,
     storage::v1::VolumeAttributesClass,

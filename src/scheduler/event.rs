@@ -1,6 +1,6 @@
 //! Changes in the cluster that may make a rejected pod schedulable.
 
-use api::k8s::api::storage::v1::CSINode;
+use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
 
 use crate::pod_info::PodInfo;
 
@@ -33,6 +33,20 @@ pub(crate) enum Event<'a> {
         old: &'a CSINode,
         /// The object after the change.
         new: &'a CSINode,
+    },
+    /// A CSIDriver changed.
+    CsiDriverUpdate {
+        /// The object before the change.
+        old: &'a CSIDriver,
+        /// The object after the change.
+        new: &'a CSIDriver,
+    },
+    /// A CSIStorageCapacity was added or changed.
+    CsiStorageCapacity {
+        /// The object before the change; `None` if it was added.
+        old: Option<&'a CSIStorageCapacity>,
+        /// The object after the change.
+        new: &'a CSIStorageCapacity,
     },
     /// A volume was detached from a node.
     VolumeAttachmentDelete,

@@ -2,7 +2,9 @@
 
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
-use api::k8s::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use api::k8s::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use client::labels::Labels;
 
 /// The objects other than pods and nodes that plugins read. By default every method returns no
@@ -46,6 +48,11 @@ pub(crate) trait Listers {
     /// The CSIDriver with this name.
     fn csi_driver(&self, _name: &str) -> Option<CSIDriver> {
         None
+    }
+
+    /// All CSIStorageCapacities: the free space of CSI drivers by topology and class.
+    fn csi_storage_capacities(&self) -> Vec<CSIStorageCapacity> {
+        Vec::new()
     }
 
     /// The VolumeAttachments to a node.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
-use api::k8s::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use api::k8s::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use base::{Kind, Shutdown, Tasks, clock};
 use client::informer::decode;
 use client::labels::Labels;
@@ -31,6 +33,7 @@ struct Caches {
     classes: Informer<StorageClass>,
     csi_nodes: Informer<CSINode>,
     csi_drivers: Informer<CSIDriver>,
+    csi_storage_capacities: Informer<CSIStorageCapacity>,
     attachments: Informer<VolumeAttachment>,
     budgets: Informer<PodDisruptionBudget>,
 }
@@ -69,6 +72,10 @@ impl Listers for Caches {
         self.csi_drivers.get("", name)
     }
 
+    fn csi_storage_capacities(&self) -> Vec<CSIStorageCapacity> {
+        self.csi_storage_capacities.list("")
+    }
+
     fn volume_attachments(&self, node: &str) -> Vec<VolumeAttachment> {
         self.attachments.by_index(BY_NODE, node)
     }
@@ -101,6 +108,7 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         classes: informers.of(),
         csi_nodes: informers.of(),
         csi_drivers: informers.of(),
+        csi_storage_capacities: informers.of(),
         attachments: informers.of(),
         budgets: informers.of(),
     };
@@ -157,6 +165,12 @@ fn listen(
     let to = Arc::clone(shared);
     caches.csi_nodes.on_change(move |change| csi_node_changed(&to, change));
     let to = Arc::clone(shared);
+    caches.csi_drivers.on_change(move |change| csi_driver_changed(&to, change));
+    let to = Arc::clone(shared);
+    caches
+        .csi_storage_capacities
+        .on_change(move |change| csi_storage_capacity_changed(&to, change));
+    let to = Arc::clone(shared);
     caches.attachments.on_change(move |change| {
         if matches!(change, Change::Deleted(_)) {
             to.on_event(&Event::VolumeAttachmentDelete);
@@ -180,6 +194,25 @@ fn csi_node_changed(shared: &Shared, change: &Change) {
             }
         }
         Change::Deleted(_) => {}
+    }
+}
+
+fn csi_driver_changed(shared: &Shared, change: &Change) {
+    if let Change::Updated { old, new } = change
+        && let (Some(old), Some(new)) = (decode::<CSIDriver>(old), decode::<CSIDriver>(new))
+    {
+        shared.on_event(&Event::CsiDriverUpdate { old: &old, new: &new });
+    }
+}
+
+fn csi_storage_capacity_changed(shared: &Shared, change: &Change) {
+    let (old, new) = match change {
+        Change::Added(new) => (None, new),
+        Change::Updated { old, new } => (decode::<CSIStorageCapacity>(old), new),
+        Change::Deleted(_) => return,
+    };
+    if let Some(new) = decode::<CSIStorageCapacity>(new) {
+        shared.on_event(&Event::CsiStorageCapacity { old: old.as_ref(), new: &new });
     }
 }
 
@@ -218,6 +251,7 @@ async fn run(
         caches.classes.synced().await;
         caches.csi_nodes.synced().await;
         caches.csi_drivers.synced().await;
+        caches.csi_storage_capacities.synced().await;
         caches.attachments.synced().await;
         caches.namespaces.synced().await;
         caches.budgets.synced().await;

@@ -7,7 +7,8 @@ use api::k8s::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
     TopologySelectorLabelRequirement, TopologySelectorTerm,
 };
-use api::k8s::api::storage::v1::StorageClass;
+use api::k8s::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
+use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use api::quantity::Quantity;
 
 use crate::event::Event;
@@ -33,6 +34,8 @@ struct DelayedClaim {
     candidates: Vec<Candidate>,
     /// Topologies that its class may provision in; `None` when it cannot provision.
     provision: Option<Vec<NodeSelectorTerm>>,
+    /// Where the driver has enough free space; `None` if the driver does not report its space.
+    spaces: Option<Vec<LabelSelector>>,
 }
 
 /// The claims of the pod.
@@ -52,6 +55,9 @@ impl Plugin for VolumeBinding {
         match event {
             Event::Node | Event::PersistentVolume | Event::StorageClass => true,
             Event::PersistentVolumeClaim { namespace, name } => pod.uses_claim(namespace, name),
+            // Upstream looks only for inline volumes of the driver, which have no capacity.
+            Event::CsiDriverUpdate { old, new } => reports_space(old) && !reports_space(new),
+            Event::CsiStorageCapacity { old, new } => raises_limit(*old, new),
             _ => false,
         }
     }
@@ -139,6 +145,7 @@ impl VolumeBinding {
             name: name.to_owned(),
             candidates: candidates.map(candidate).collect(),
             provision: provisions.then(|| topologies(&class)),
+            spaces: spaces(&claim, &class, listers),
         });
         Ok(())
     }
@@ -161,6 +168,13 @@ impl VolumeBinding {
             }
             match &claim.provision {
                 Some(terms) if terms.is_empty() || allows(terms, node) => {
+                    let selects =
+                        |s: &LabelSelector| client::labels::selects(s, Some(&node.labels));
+                    if claim.spaces.as_ref().is_some_and(|spaces| !spaces.iter().any(selects)) {
+                        return Err(Rejection::unresolvable(
+                            "node(s) did not have enough free storage",
+                        ));
+                    }
                     writes.push(PreBind::ProvisionVolume { claim: claim.name.clone() });
                 }
                 Some(_) | None => {
@@ -172,6 +186,46 @@ impl VolumeBinding {
         }
         Ok(writes)
     }
+}
+
+/// The driver reports its free space by CSIStorageCapacities.
+fn reports_space(driver: &CSIDriver) -> bool {
+    driver.spec.storage_capacity == Some(true)
+}
+
+/// The largest volume that can be made, in bytes: `maximumVolumeSize` is the more precise one.
+fn volume_limit(capacity: &CSIStorageCapacity) -> Option<Quantity> {
+    let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref())?;
+    Quantity::parse(&limit.0).ok()
+}
+
+/// A CSIStorageCapacity that is new, or has a higher limit.
+fn raises_limit(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity) -> bool {
+    let Some(old) = old else { return true };
+    volume_limit(new).is_some_and(|new| volume_limit(old).is_none_or(|old| new > old))
+}
+
+/// The topologies in which the driver of the class has enough free space for the claim; `None` if
+/// that is not to be checked (`volumeBinder.hasEnoughCapacity`).
+fn spaces(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    listers: &dyn Listers,
+) -> Option<Vec<LabelSelector>> {
+    let size = requested_size(claim)?;
+    listers.csi_driver(&class.provisioner).filter(reports_space)?;
+    let name = class.metadata.name.as_deref().unwrap_or_default();
+    let capacities = listers.csi_storage_capacities().into_iter();
+    let large = capacities.filter(|capacity| {
+        capacity.storage_class_name == name
+            && volume_limit(capacity).is_some_and(|limit| limit >= size)
+    });
+    Some(large.filter_map(|capacity| capacity.node_topology).collect())
+}
+
+fn requested_size(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+    let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+    Quantity::parse(&requests.get("storage")?.0).ok()
 }
 
 /// Topologies that the class may provision in; empty means all.
@@ -219,11 +273,7 @@ fn is_candidate(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class:
         .iter()
         .flatten()
         .all(|m| have.access_modes.iter().flatten().any(|h| h == m));
-    let wanted = want
-        .resources
-        .as_ref()
-        .and_then(|r| r.requests.as_ref()?.get("storage"))
-        .and_then(|q| Quantity::parse(&q.0).ok());
+    let wanted = requested_size(claim);
     let large = candidate(volume).size.is_some_and(|size| wanted.is_none_or(|w| size >= w));
     let chosen = want
         .selector
@@ -264,6 +314,28 @@ mod tests {
         }
         fn storage_class(&self, _: &str) -> Option<StorageClass> {
             serde_json::from_value(self.class.clone()).ok()
+        }
+        fn csi_driver(&self, name: &str) -> Option<CSIDriver> {
+            let reports = match name {
+                "reports" => json!({"storageCapacity": true}),
+                "silent" => json!({}),
+                _ => return None,
+            };
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": reports})).ok()
+        }
+        fn csi_storage_capacities(&self) -> Vec<CSIStorageCapacity> {
+            let at = |node: &str| json!({"matchLabels": {"kubernetes.io/hostname": node}});
+            [
+                json!({"storageClassName": "s", "nodeTopology": at("a"), "capacity": "5Gi"}),
+                json!({"storageClassName": "s", "nodeTopology": at("small"), "capacity": "5Gi",
+                    "maximumVolumeSize": "512Mi"}),
+                json!({"storageClassName": "other", "nodeTopology": at("class"), "capacity": "5Gi"}),
+                json!({"storageClassName": "s", "capacity": "5Gi"}),
+                json!({"storageClassName": "s", "nodeTopology": at("unknown")}),
+            ]
+            .into_iter()
+            .map(|v| serde_json::from_value(v).unwrap())
+            .collect()
         }
     }
 
@@ -334,6 +406,51 @@ mod tests {
             reasons(&plugin, &node("z")),
             ["node(s) didn't find available persistent volumes to bind"]
         );
+    }
+
+    // Cases of upstream's `TestFindPodVolumesWithProvisioning` with capacities, and of
+    // `TestCapacity`.
+    #[test]
+    fn a_driver_that_reports_its_space_provisions_where_enough_is_left() {
+        let with = |driver: &str| plugin(class(driver, "WaitForFirstConsumer"), vec![]);
+        assert!(with("reports").plan(&node("a")).is_ok());
+        for name in ["small", "class", "unknown", "z"] {
+            let reasons = reasons(&with("reports"), &node(name));
+            assert_eq!(reasons, ["node(s) did not have enough free storage"], "{name}");
+            assert!(with("silent").plan(&node(name)).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn capacities_and_drivers_queue_pods_that_they_may_fit() {
+        let capacity = |spec: serde_json::Value| -> CSIStorageCapacity {
+            let mut spec = spec;
+            spec["storageClassName"] = "s".into();
+            serde_json::from_value(spec).unwrap()
+        };
+        let (none, small) = (capacity(json!({})), capacity(json!({"capacity": "1Gi"})));
+        let bounded = capacity(json!({"capacity": "9Gi", "maximumVolumeSize": "1Gi"}));
+        let large = capacity(json!({"capacity": "2Gi"}));
+        for (old, new, queues) in [
+            (None, &none, true),
+            (Some(&none), &small, true),
+            (Some(&small), &large, true),
+            (Some(&small), &bounded, false),
+            (Some(&large), &small, false),
+            (Some(&small), &none, false),
+        ] {
+            let event = Event::CsiStorageCapacity { old, new };
+            let queued = VolumeBinding::queueing_hint(&event, &PodInfo::default());
+            assert_eq!(queued, queues, "{old:?} {new:?}");
+        }
+        let driver = |reports: bool| -> CSIDriver {
+            serde_json::from_value(json!({"spec": {"storageCapacity": reports}})).unwrap()
+        };
+        for (old, new, queues) in [(true, false, true), (false, true, false), (true, true, false)] {
+            let (old, new) = (driver(old), driver(new));
+            let event = Event::CsiDriverUpdate { old: &old, new: &new };
+            assert_eq!(VolumeBinding::queueing_hint(&event, &PodInfo::default()), queues);
+        }
     }
 
     #[test]
