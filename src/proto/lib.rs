@@ -1,5 +1,6 @@
 //! Generated clients of CRI v1, of CSI v1 and the registration of kubelet plugins, of containerd's own
-//! services and of gRPC health checks, and servers of etcd v3; `cargo run -p xtask -- protos` generates them from `proto/`.
+//! services and of gRPC health checks, and servers of etcd v3, of the registration of device plugins
+//! and of the kubelet's pod resources; `cargo run -p xtask -- protos` generates them from `proto/`.
 //!
 //! Modules have the names of the protobuf packages: [`runtime::v1`],
 //! `containerd::services::events::v1`, ….
@@ -10,6 +11,8 @@ mod generated {
     include!("gen/served.rs");
 }
 
+// The packages of the device plugin API and of the pod resources API are named by their versions.
+pub use generated::{v1 as podresources, v1beta1 as deviceplugin};
 pub use generated::{
     authpb, containerd, csi, etcdserverpb, grpc, mvccpb, pluginregistration, runtime,
 };

@@ -20,7 +20,7 @@ const ROOTS: [&str; 6] = [
 ];
 
 /// Packages that kube-lite serves; of all others it is a client.
-const SERVED: [&str; 4] = ["authpb", "etcdserverpb", "mvccpb", "versionpb"];
+const SERVED: [&str; 6] = ["authpb", "etcdserverpb", "mvccpb", "v1", "v1beta1", "versionpb"];
 
 /// Generates the code, or with `check` compares it with what is committed.
 ///

@@ -9,3 +9,9 @@ pub mod etcdserverpb {
 pub mod mvccpb {
     include!("mvccpb.rs");
 }
+pub mod v1 {
+    include!("v1.rs");
+}
+pub mod v1beta1 {
+    include!("v1beta1.rs");
+}
