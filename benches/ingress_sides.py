@@ -265,7 +265,7 @@ class KubeLite(Side):
 
 
 class ProxyAlone(Side):
-    """`cargo build -p ingress --example proxy`, named by KUBE_LITE_PROXY: ours without a server."""
+    """`cargo build -p http_proxy --example proxy`, named by KUBE_LITE_PROXY: ours without a server."""
 
     def start(self, routes=1):
         listen = [f"0.0.0.0:{port}" for port in self.ports.values()]

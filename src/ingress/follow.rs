@@ -26,9 +26,9 @@ use crate::auth_secrets::{self, AuthSecrets};
 use crate::handover::Handover;
 use crate::objects::ingress::{Classes, Compiled, References, compile};
 use crate::objects::services::BackendRegistry;
-use crate::proxy::{CertificateStore, Certificates, Listener, NoCertificate, serve};
-use crate::routes::Routes;
-use crate::routes::hosts::WildcardLabels;
+use http_proxy::proxy::{CertificateStore, Certificates, Listener, NoCertificate, serve};
+use http_proxy::routes::Routes;
+use http_proxy::routes::hosts::WildcardLabels;
 
 /// Label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";

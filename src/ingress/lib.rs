@@ -1,19 +1,13 @@
-//! The ingress controller of a node: routes compiled from objects, and the HTTP proxy that serves
-//! them.
-//!
-//! [`routes`] is pure: a table for each listener, exchanged as a whole. [`backend`] holds what
-//! changes without a new table: endpoints and their connections. [`proxy`] serves clients.
+//! The ingress controller of a node: routes compiled from objects for the HTTP proxy of the crate
+//! `http_proxy`.
 
 mod auth_secrets;
-pub mod backend;
 pub mod controller;
 mod follow;
 pub mod gateway;
 mod handover;
 pub mod node_endpoints;
 pub mod objects;
-pub mod proxy;
-pub mod routes;
 mod sys;
 
 pub use follow::{Config, Error, run};

@@ -12,7 +12,7 @@ mod generated {
 }
 
 // The packages of the device plugin API and of the pod resources API are named by their versions.
-pub use generated::{v1 as podresources, v1beta1 as deviceplugin};
 pub use generated::{
     authpb, containerd, csi, etcdserverpb, grpc, mvccpb, pluginregistration, runtime,
 };
+pub use generated::{v1 as podresources, v1beta1 as deviceplugin};

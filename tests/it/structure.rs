@@ -22,6 +22,7 @@ const CRATES: &[&str] = &[
     "src/etcd",
     "src/go_template",
     "src/helm",
+    "src/http_proxy",
     "src/ingress",
     "src/kcel",
     "src/lookup",

@@ -23,10 +23,10 @@ use super::service::{NAME_LABEL, is_owned, node_ports, service_name};
 use super::tables::{self, tables};
 use crate::follow::{BY_SERVICE, service_index, service_of};
 use crate::objects::services::BackendRegistry;
-use crate::proxy::Listener;
-use crate::proxy::entry::{Port, PortMode, serve_datagrams, serve_port};
-use crate::routes::Routes;
-use crate::routes::hosts::WildcardLabels;
+use http_proxy::proxy::Listener;
+use http_proxy::proxy::entry::{Port, PortMode, serve_datagrams, serve_port};
+use http_proxy::routes::Routes;
+use http_proxy::routes::hosts::WildcardLabels;
 
 /// Changes that arrive within this time are applied together.
 const GATHER: Duration = Duration::from_millis(20);

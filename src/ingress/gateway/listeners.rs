@@ -10,7 +10,8 @@ use super::objects::{Objects, Problem, References, RouteKind, is_chosen};
 use super::types::{
     FrontendValidation, GROUP, GatewaySpec, GroupKind, ListenerSpec, Resource, SetSpec,
 };
-use crate::proxy::upstream::Roots;
+use http_proxy::proxy::entry::ClientValidation;
+use http_proxy::proxy::upstream::Roots;
 
 /// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +68,6 @@ impl Protocol {
             Self::Udp => 3,
         }
     }
-}
-
-/// How certificates of clients are verified.
-#[derive(Debug, Clone)]
-pub struct ClientValidation {
-    /// The authorities.
-    pub roots: Arc<Roots>,
-    /// Clients without a valid certificate are served, too.
-    pub allows_invalid: bool,
 }
 
 /// A listener.

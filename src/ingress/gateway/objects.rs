@@ -10,7 +10,7 @@ use super::types::{
     ClassSpec, GROUP, GatewaySpec, GrantSpec, Namespaces, ObjectRef, PolicySpec, Resource,
     RouteSpec, SetSpec,
 };
-use crate::proxy::Certificates;
+use http_proxy::proxy::Certificates;
 
 /// `controllerName` of the classes that are served.
 pub const CONTROLLER: &str = "kube-lite.io/gateway";

@@ -10,8 +10,8 @@ use rustls::sign::CertifiedKey;
 use super::listeners::bundle;
 use super::objects::{Objects, Problem, References};
 use super::types::{PolicySpec, Resource, SubjectAltName};
-use crate::backend::Protocol;
-use crate::proxy::upstream::{EndpointName, Roots, UpstreamTls};
+use http_proxy::backend::Protocol;
+use http_proxy::proxy::upstream::{EndpointName, Roots, UpstreamTls};
 
 /// A policy.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use super::types::{
     BackendRef, CorsSpec, Filter, HeaderModifier, PathModifier, RedirectSpec, Resource,
     RewriteSpec, RouteMatch, RouteRule, RouteSpec, TypedValue,
 };
-use crate::backend::{Backend, Protocol, Split, WeightedBackend};
 use crate::objects::services::{BackendRegistry, PortRef, resolve};
-use crate::routes::cors::Cors;
-use crate::routes::edits::{HeaderEdits, PathEdit, Redirect, Rewrite};
-use crate::routes::path::PathMatch;
-use crate::routes::{Action, Conditions, Forward, Mirror, Retry, Rule, Timeouts, ValueMatch};
+use http_proxy::backend::{Backend, Protocol, Split, WeightedBackend};
+use http_proxy::routes::cors::Cors;
+use http_proxy::routes::edits::{HeaderEdits, PathEdit, Redirect, Rewrite};
+use http_proxy::routes::path::PathMatch;
+use http_proxy::routes::{Action, Conditions, Forward, Mirror, Retry, Rule, Timeouts, ValueMatch};
 use rustls::sign::CertifiedKey;
 
 /// Bytes of a regular expression after it was compiled; larger ones are refused.

@@ -7,10 +7,10 @@ use super::listeners::{Listener, Protocol};
 use super::model::{Gateway, Model};
 use super::objects::{Objects, RouteKind, intersect};
 use super::types::{Resource, RouteSpec};
-use crate::backend::Split;
-use crate::proxy::entry::{PortMode, TlsEntry, server_config};
-use crate::routes::Routes;
-use crate::routes::hosts::{HostMap, WildcardLabels};
+use http_proxy::backend::Split;
+use http_proxy::proxy::entry::{PortMode, TlsEntry, server_config};
+use http_proxy::routes::Routes;
+use http_proxy::routes::hosts::{HostMap, WildcardLabels};
 
 /// A port of a Gateway.
 #[derive(Debug)]

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use http::{HeaderValue, StatusCode};
 use settings::Cidr;
 
-use crate::backend::Protocol;
-use crate::routes::Timeouts;
-use crate::routes::cors::Cors;
-use crate::routes::pattern::PatternError;
 use auth::AuthSettings;
 use canary::CanarySettings;
 use cors::CorsSettings;
+use http_proxy::backend::Protocol;
+use http_proxy::routes::Timeouts;
+use http_proxy::routes::cors::Cors;
+use http_proxy::routes::pattern::PatternError;
 use sessions::Sessions;
 use values::{boolean, list, location, ranges, redirect_status, seconds, size};
 

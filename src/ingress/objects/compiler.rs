@@ -14,15 +14,15 @@ use rustls::sign::CertifiedKey;
 use super::annotations::{self, Settings};
 use super::ingress::{Compiled, Problem, References};
 use super::services::{BackendKey, BackendRegistry, NoBackend, PortRef, resolve};
-use crate::backend::{Backend, Split, WeightedBackend};
-use crate::proxy::upstream::UpstreamTls;
-use crate::routes::canary::Canary;
-use crate::routes::edits::{PathEdit, Redirect, Rewrite};
-use crate::routes::hosts::WildcardLabels;
-use crate::routes::path::PathMatch;
-use crate::routes::pattern::{Pattern, PatternError, Template, has_operators};
-use crate::routes::{Action, Conditions, Forward, Routes, Rule};
 use canaries::PendingCanary;
+use http_proxy::backend::{Backend, Split, WeightedBackend};
+use http_proxy::proxy::upstream::UpstreamTls;
+use http_proxy::routes::canary::Canary;
+use http_proxy::routes::edits::{PathEdit, Redirect, Rewrite};
+use http_proxy::routes::hosts::WildcardLabels;
+use http_proxy::routes::path::PathMatch;
+use http_proxy::routes::pattern::{Pattern, PatternError, Template, has_operators};
+use http_proxy::routes::{Action, Conditions, Forward, Routes, Rule};
 
 /// Regular expressions of all Ingresses; each request to their hosts is compared with those of its
 /// host.
@@ -346,7 +346,7 @@ impl<'a, R: References> Compiler<'a, R> {
             return Ok(self.registry.get(&key));
         }
         key.tls = UNVERIFIED;
-        let is_http2 = key.protocol == crate::backend::Protocol::Http2;
+        let is_http2 = key.protocol == http_proxy::backend::Protocol::Http2;
         let tls = Arc::new(UpstreamTls::unverified(is_http2)?);
         Ok(self.registry.get_with(&key, || Some(tls)))
     }

@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 
 use super::compiler::Compiler;
 use super::services::BackendRegistry;
-use crate::routes::Routes;
+use http_proxy::routes::Routes;
 
 /// `IngressClass.spec.controller` of the classes that are served.
 pub const CONTROLLER: &str = "kube-lite.io/ingress";

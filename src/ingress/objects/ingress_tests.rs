@@ -1,7 +1,7 @@
 //! Ingresses become routes.
 
 use super::*;
-use crate::routes::Action;
+use http_proxy::routes::Action;
 use serde_json::{Value, json};
 
 struct Cluster;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{Service, ServicePort};
 use api::k8s::api::discovery::v1::EndpointSlice;
 
-use crate::backend::{Backend, Protocol};
-use crate::proxy::upstream::UpstreamTls;
+use http_proxy::backend::{Backend, Protocol};
+use http_proxy::proxy::upstream::UpstreamTls;
 
 /// Why a Service cannot serve a route.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

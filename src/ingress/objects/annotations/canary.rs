@@ -2,9 +2,9 @@
 
 use super::AnnotationError as Error;
 use super::values::{boolean, cookie_name, header_name, number};
-use crate::routes::canary::{CanaryRules, HeaderValueRule};
-use crate::routes::pattern::Pattern;
 use http::HeaderName;
+use http_proxy::routes::canary::{CanaryRules, HeaderValueRule};
+use http_proxy::routes::pattern::Pattern;
 
 /// The annotations of one Ingress.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

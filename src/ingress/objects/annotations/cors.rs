@@ -2,7 +2,7 @@
 
 use super::AnnotationError as Error;
 use super::values::{boolean, list, number};
-use crate::routes::cors::Cors;
+use http_proxy::routes::cors::Cors;
 
 /// ingress-nginx's defaults.
 const METHODS: &str = "GET, PUT, POST, DELETE, PATCH, OPTIONS";

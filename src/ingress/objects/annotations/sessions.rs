@@ -2,7 +2,7 @@
 
 use super::AnnotationError as Error;
 use super::values::{boolean, cookie_name, cookie_text, number};
-use crate::routes::affinity::{Affinity, SameSite};
+use http_proxy::routes::affinity::{Affinity, SameSite};
 
 /// ingress-nginx's name of the cookie.
 const COOKIE: &str = "INGRESSCOOKIE";
@@ -66,7 +66,7 @@ impl Sessions {
 
     /// The cookie of a rule with this path; `None` without `affinity: cookie`.
     pub fn affinity(&self, path: &str) -> Option<Affinity> {
-        let is_plain = !crate::routes::pattern::has_operators(path);
+        let is_plain = !http_proxy::routes::pattern::has_operators(path);
         let path = self.path.clone().or_else(|| cookie_text(path).ok().filter(|_| is_plain));
         self.is_on.then(|| Affinity {
             name: self.name.clone().unwrap_or_else(|| COOKIE.to_owned()),

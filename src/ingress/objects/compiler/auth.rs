@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Compiler, Source};
 use crate::objects::annotations::auth::SecretForm;
 use crate::objects::ingress::References;
-use crate::routes::auth::BasicAuth;
+use http_proxy::routes::auth::BasicAuth;
 
 /// Bytes of a Secret that are read.
 const SECRET_BYTES_MAX: usize = 1 << 20;

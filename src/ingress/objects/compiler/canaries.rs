@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 
 use super::{Compiler, ReferenceError, Shape, Source, single};
 use crate::objects::ingress::{Problem, References};
-use crate::routes::canary::Canary;
+use http_proxy::routes::canary::Canary;
 
 /// A path of a canary that no rule has taken yet.
 pub(super) struct PendingCanary {

@@ -7,7 +7,7 @@ use rustls::sign::CertifiedKey;
 
 use super::{Compiler, Source};
 use crate::objects::ingress::References;
-use crate::proxy::{Certificates, NoCertificate};
+use http_proxy::proxy::{Certificates, NoCertificate};
 
 /// Why a Secret has no certificate.
 #[derive(Debug, thiserror::Error)]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use base::{Kind, Shutdown, Tasks};
-use ingress::backend::{Backend, Protocol, Split, WeightedBackend};
-use ingress::proxy::{CertificateStore, Certificates, Listener, serve};
-use ingress::routes::hosts::WildcardLabels;
-use ingress::routes::{Action, Conditions, Forward, Routes, Rule};
+use http_proxy::backend::{Backend, Protocol, Split, WeightedBackend};
+use http_proxy::proxy::{CertificateStore, Certificates, Listener, serve};
+use http_proxy::routes::hosts::WildcardLabels;
+use http_proxy::routes::{Action, Conditions, Forward, Routes, Rule};
 use tokio::net::TcpListener;
 
 fn routes(endpoints: &[SocketAddr]) -> Routes {

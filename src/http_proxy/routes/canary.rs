@@ -86,7 +86,7 @@ impl Canary {
 impl Forward {
     /// The backend of a request: that of its session, else the canary or the rule's own one;
     /// `None` if there is none with a weight.
-    pub(crate) fn choose(&self, headers: &HeaderMap) -> Option<&WeightedBackend> {
+    pub fn choose(&self, headers: &HeaderMap) -> Option<&WeightedBackend> {
         let Some(canary) = &self.canary else { return self.split.choose() };
         let session = self.affinity.as_ref().and_then(|affinity| affinity.endpoint(headers));
         if let Some(id) = session {

@@ -223,7 +223,7 @@ impl Split {
     }
 
     /// The backend of the next request; `None` if there is none with a weight.
-    pub(crate) fn choose(&self) -> Option<&WeightedBackend> {
+    pub fn choose(&self) -> Option<&WeightedBackend> {
         match self.backends.as_slice() {
             [only] if only.weight > 0 => return Some(only),
             _ if self.total == 0 => return None,

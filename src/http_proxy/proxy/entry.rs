@@ -28,8 +28,8 @@ use super::exchange::Client;
 use super::stream::{Prefixed, Stream};
 use super::tcp;
 use super::tls::TICKETS;
+use super::upstream::Roots;
 use crate::backend::Split;
-use crate::gateway::listeners::ClientValidation;
 use crate::routes::hosts::{HostMap, normalized};
 
 /// Bytes of the first message of a client.
@@ -229,6 +229,15 @@ fn ticketer() -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
             Ok(Arc::clone(TICKETER.get_or_init(|| made)))
         }
     }
+}
+
+/// How certificates of clients are verified.
+#[derive(Debug, Clone)]
+pub struct ClientValidation {
+    /// The authorities.
+    pub roots: Arc<Roots>,
+    /// Clients without a valid certificate are served, too.
+    pub allows_invalid: bool,
 }
 
 /// The TLS settings of a listener.
