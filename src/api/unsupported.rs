@@ -16,8 +16,6 @@ pub enum When {
     False,
     /// This string.
     Is(&'static str),
-    /// A string with this prefix.
-    Begins(&'static str),
 }
 
 /// A field that no component implements.
@@ -67,7 +65,6 @@ impl UnsupportedField {
             When::Set => path,
             When::False => format!("{path}: false"),
             When::Is(value) => format!("{path}: {value}"),
-            When::Begins(value) => format!("{path}: {value}…"),
         }
     }
 }
@@ -95,7 +92,6 @@ const POD: &[Field] = &[
     set("schedulingGroup"),
     set("evictionResponders"),
     is("os.name", "windows"),
-    Field { path: "volumes.*.emptyDir.medium", when: When::Begins("HugePages") },
     set("volumes.*.emptyDir.mode"),
     is("volumes.*.projected.sources.*.podCertificate.keyType", "RSA3072"),
     is("volumes.*.projected.sources.*.podCertificate.keyType", "RSA4096"),
@@ -126,7 +122,6 @@ const POD: &[Field] = &[
     set("volumes.*.gitRepo"),
     set("volumes.*.glusterfs"),
     set("volumes.*.iscsi"),
-    set("volumes.*.nfs"),
     set("volumes.*.photonPersistentDisk"),
     set("volumes.*.portworxVolume"),
     set("volumes.*.quobyte"),
@@ -152,7 +147,6 @@ const PERSISTENT_VOLUME: &[Field] = &[
     set("spec.gcePersistentDisk"),
     set("spec.glusterfs"),
     set("spec.iscsi"),
-    set("spec.nfs"),
     set("spec.photonPersistentDisk"),
     set("spec.portworxVolume"),
     set("spec.quobyte"),
@@ -275,7 +269,6 @@ fn matches(value: &Value, when: When) -> bool {
         },
         When::False => *value == Value::Bool(false),
         When::Is(wanted) => value == wanted,
-        When::Begins(wanted) => value.as_str().is_some_and(|text| text.starts_with(wanted)),
     }
 }
 
@@ -298,14 +291,13 @@ mod tests {
             "containers": [{"name": "a"}, {"resources": {"claims": [{"name": "v"}]},
                 "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
-                {"name": "n", "nfs": {"server": "s"}}],
+                {"name": "n", "iscsi": {"iqn": "i"}}],
         });
         assert_eq!(
             shown(("", "Pod"), &json!({"spec": spec})),
             [
                 "spec.hostUsers: false",
-                "spec.volumes[1].emptyDir.medium: HugePages…",
-                "spec.volumes[2].nfs",
+                "spec.volumes[2].iscsi",
                 "spec.containers[1].resources.claims",
                 "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",
             ]

@@ -6,7 +6,9 @@ mod content;
 mod device;
 mod directory;
 mod error;
+mod huge_pages;
 pub(crate) mod mounts;
+mod nfs;
 mod subpath;
 
 use std::collections::HashMap;
@@ -39,10 +41,12 @@ pub(crate) struct PodVolumes {
 }
 
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
-/// to look up and no certificate to wait for.
+/// to look up, no server to mount from and no certificate to wait for.
 pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
-    let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
-    !pod.spec().volumes.iter().flatten().any(is_claim)
+    let waits = |v: &core::Volume| {
+        v.persistent_volume_claim.is_some() || v.ephemeral.is_some() || v.nfs.is_some()
+    };
+    !pod.spec().volumes.iter().flatten().any(waits)
         && !crate::credentials::pod_certificates::has_certificates(pod)
         && objects::references(pod)
             .iter()
@@ -90,12 +94,23 @@ async fn set_up_one(
     let writable = |path| VolumePath::mounted(path, false);
     if let Some(source) = &volume.empty_dir {
         let path = folder("kubernetes.io~empty-dir");
+        let medium = source.medium.as_deref().unwrap_or_default();
+        if huge_pages::is_medium(medium) {
+            let group = fs_group.and_then(|g| u32::try_from(g).ok());
+            huge_pages::set_up(pod, medium, &path, group)?;
+            return Ok(writable(path));
+        }
         directory::empty_dir(source, &path, fs_group, node.identity.machine.memory)?;
         return Ok(writable(path));
     }
     if let Some(source) = &volume.host_path {
         directory::host_path(source)?;
         return Ok(writable(PathBuf::from(&source.path)));
+    }
+    if let Some(source) = &volume.nfs {
+        let path = folder("kubernetes.io~nfs");
+        nfs::set_up(source, &[], &path).await?;
+        return Ok(VolumePath::mounted(path, source.read_only == Some(true)));
     }
     let own_claim = format!("{}-{}", pod.name(), volume.name);
     let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {

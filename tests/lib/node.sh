@@ -175,3 +175,15 @@ cleanup() {
     xargs -r umount -l 2>/dev/null
   rmdir "$scratch" 2>/dev/null
 }
+event() { # pod, reason, message: waits for the event
+  local i
+  for i in $(seq 300); do
+    k get events --field-selector "involvedObject.name=$1,reason=$2" \
+      -o 'jsonpath={range .items[*]}{.message}{"\n"}{end}' |
+      grep -qxF -- "$3" && return 0
+    sleep 0.1
+  done
+  k get events --field-selector "involvedObject.name=$1" \
+    -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}'
+  return 1
+}

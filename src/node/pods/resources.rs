@@ -204,6 +204,13 @@ pub(crate) fn huge_page_unit(size: i64) -> String {
     }
 }
 
+/// The page sizes in bytes of the huge pages that a pod or its containers request.
+pub(crate) fn huge_page_sizes(pod: &Pod) -> std::collections::BTreeSet<i64> {
+    let names = pod_resource_names(pod).into_iter();
+    let sizes = names.filter_map(|name| Quantity::parse(name.strip_prefix(HUGE_PAGES)?).ok());
+    sizes.map(|size| size.value()).collect()
+}
+
 /// Bytes of huge pages of a size in a list.
 fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
     let of_size = |name: &str| {

@@ -9,6 +9,7 @@ use super::device;
 use super::directory::{self, VolumePath};
 use super::error::SetUpError;
 use super::mounts;
+use super::nfs;
 use crate::config::Config;
 use crate::pods::pod::Pod;
 use client::Client;
@@ -197,6 +198,16 @@ pub(super) async fn claim_path(
         }
         directory::host_path(source)?;
         return Ok(VolumePath::mounted(PathBuf::from(&source.path), read_only));
+    }
+    if let Some(source) = &spec.nfs {
+        if mode == "Block" {
+            return Err(SetUpError::BlockNotSupported);
+        }
+        let path = config.pod_dir(&pod.uid).join("volumes/kubernetes.io~nfs").join(&volume);
+        let read_only = read_only || source.read_only == Some(true);
+        let source = core::NFSVolumeSource { read_only: Some(read_only), ..source.clone() };
+        nfs::set_up(&source, spec.mount_options.as_deref().unwrap_or_default(), &path).await?;
+        return Ok(VolumePath::mounted(path, read_only));
     }
     let Some(source) = &spec.local else {
         return Err(SetUpError::DriverNotSupported(volume));

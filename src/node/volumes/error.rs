@@ -6,6 +6,8 @@ use std::sync::Arc;
 use tokio::task::JoinError;
 
 use super::device::DeviceError;
+use super::huge_pages::HugePagesError;
+use super::nfs::NfsError;
 use crate::credentials::pod_certificates::CertificateError;
 use crate::credentials::trust_bundles::TrustBundleError;
 use crate::events;
@@ -83,6 +85,10 @@ pub(crate) enum SetUpError {
     NotBlockDevice(std::path::PathBuf),
     #[error("only directory and block device are supported: {0:?}")]
     NotDirectoryOrDevice(std::path::PathBuf),
+    #[error(transparent)]
+    HugePages(#[from] HugePagesError),
+    #[error(transparent)]
+    Nfs(#[from] NfsError),
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error("path {0:?} does not exist")]
