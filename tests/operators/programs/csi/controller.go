@@ -171,6 +171,9 @@ func (*controller) ControllerPublishVolume(_ context.Context,
 			return nil, status.Errorf(codes.FailedPrecondition, "the volume is attached to %s",
 				record.Node)
 		}
+		if *limit > 0 && record.Node == "" && attachedTo(r.GetNodeId()) >= *limit {
+			return nil, status.Errorf(codes.ResourceExhausted, "%s has %d volumes", r.GetNodeId(), *limit)
+		}
 		record.Node = r.GetNodeId()
 		return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{
 			"attachment": attachment(r.GetVolumeId(), r.GetNodeId()),

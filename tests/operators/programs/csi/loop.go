@@ -167,12 +167,17 @@ func (n *loopNode) NodePublishVolume(_ context.Context, r *csi.NodePublishVolume
 	if mountAt(target) != nil {
 		return &csi.NodePublishVolumeResponse{}, nil
 	}
+	device, err := loopDevice(path("volumes", r.GetVolumeId(), "disk"))
+	if err != nil {
+		return nil, err
+	}
+	if at := publishedAt(device, r.GetStagingTargetPath()); at != "" &&
+		r.GetVolumeCapability().GetAccessMode().GetMode() ==
+			csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
+		return nil, status.Errorf(codes.FailedPrecondition, "the volume is published at %s", at)
+	}
 	from := r.GetStagingTargetPath()
 	if r.GetVolumeCapability().GetBlock() != nil {
-		device, err := loopDevice(path("volumes", r.GetVolumeId(), "disk"))
-		if err != nil {
-			return nil, err
-		}
 		from = device
 	} else if mountAt(from) == nil {
 		from = ""
@@ -182,7 +187,6 @@ func (n *loopNode) NodePublishVolume(_ context.Context, r *csi.NodePublishVolume
 			r.GetStagingTargetPath())
 	}
 	// The kubelet creates the parent of the path, the driver the path.
-	err := error(nil)
 	if r.GetVolumeCapability().GetBlock() != nil {
 		err = os.WriteFile(target, nil, 0o640)
 	} else if err = os.Mkdir(target, 0o750); os.IsExist(err) {

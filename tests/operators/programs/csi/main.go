@@ -2,8 +2,8 @@
 // loop devices, with ext4 or as block devices. It takes the place of csi-driver-host-path, whose
 // module cannot be had, and is stricter: a volume has to be attached before it is staged, staged
 // before it is published, and no longer published before it is unstaged; paths that the kubelet has
-// to create must exist. With -inline it serves volumes of the pod's specification instead
-// (inline.go). csi-sanity 5.6 passes against both.
+// to create must exist. csi-sanity 5.6 passes. With -inline the driver serves volumes of the pod's
+// specification instead (inline.go).
 //
 // Below the folder, `calls` has one line per call (node, method, volume, gRPC code, names of the
 // secrets), and a file `faults/METHOD` makes calls of that method fail ("CODE message") or wait

@@ -134,14 +134,34 @@ func copySparse(from, to string) error {
 	}
 }
 
-// allocated is what all volumes have together.
-func allocated() int64 {
-	sum := int64(0)
+// volumes are the records of all volumes.
+func volumes() []*disk {
+	var records []*disk
 	entries, _ := os.ReadDir(filepath.Join(*folder, "volumes"))
 	for _, entry := range entries {
 		if record, err := load("volumes", entry.Name()); err == nil {
-			sum += record.Bytes
+			records = append(records, record)
 		}
 	}
+	return records
+}
+
+// allocated is what all volumes have together.
+func allocated() int64 {
+	sum := int64(0)
+	for _, record := range volumes() {
+		sum += record.Bytes
+	}
 	return sum
+}
+
+// attachedTo is the number of volumes of a node.
+func attachedTo(node string) int64 {
+	number := int64(0)
+	for _, record := range volumes() {
+		if record.Node == node {
+			number++
+		}
+	}
+	return number
 }
