@@ -21,3 +21,4 @@ pub use framework::context::{
 pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
 pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;
+pub use storage::attach_detach::metrics::ALL as METRICS;

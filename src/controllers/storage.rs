@@ -1,5 +1,6 @@
 //! Controllers of claims, volumes and their protection.
 
+pub(crate) mod attach_detach;
 pub(crate) mod ephemeral_volume;
 pub(crate) mod local_path_provisioner;
 pub(crate) mod persistent_volume;

@@ -15,6 +15,9 @@ pub struct Tuning {
     pub signing_duration: Duration,
     /// `--node-cidr-mask-size-ipv4` and `--node-cidr-mask-size-ipv6`.
     pub node_masks: (u8, u8),
+    /// False with `--disable-force-detach-on-timeout`: a volume stays attached to a node that is not
+    /// ready until the node is marked as out of service.
+    pub force_detach_on_timeout: bool,
     /// Autoscaling of pods.
     pub autoscaling: Autoscaling,
 }
@@ -27,6 +30,7 @@ impl Default for Tuning {
             terminated_pods: 12_500,
             signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
             node_masks: (24, 64),
+            force_detach_on_timeout: true,
             autoscaling: Autoscaling::default(),
         }
     }

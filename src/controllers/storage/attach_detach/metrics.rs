@@ -1,0 +1,87 @@
+//! The metrics of the controller, with upstream's names, labels and texts.
+
+use std::time::Duration;
+
+use base::metrics::Family;
+
+use super::names::VolumeName;
+
+/// Upper bounds in seconds.
+const BOUNDS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+
+/// Detachments without a check that the volume is not mounted.
+pub(super) static FORCED_DETACHES: Family = Family::counter(
+    "attach_detach_controller_attachdetach_controller_forced_detaches",
+    "[ALPHA] Number of times the A/D Controller performed a forced detach",
+    &["reason"],
+);
+
+/// Volumes that pods need and volumes that have an attachment, per node.
+pub(super) static TOTAL_VOLUMES: Family = Family::gauge(
+    "attachdetach_controller_total_volumes",
+    "[ALPHA] Number of volumes in A/D Controller",
+    &["plugin_name", "state"],
+);
+
+/// How long operations take, with the answer of external-attacher.
+static OPERATION_DURATION: Family = Family::histogram(
+    "storage_operation_duration_seconds",
+    "[BETA] Storage operation duration",
+    &["migrated", "operation_name", "status", "volume_plugin"],
+    &BOUNDS,
+);
+
+/// The families of this controller, in the order in which they are rendered.
+pub static ALL: [&Family; 3] = [&FORCED_DETACHES, &TOTAL_VOLUMES, &OPERATION_DURATION];
+
+/// Records an operation that has ended.
+pub(super) fn operation(volume: &VolumeName, name: &str, is_success: bool, took: Duration) {
+    let status = if is_success { "success" } else { "fail-unknown" };
+    OPERATION_DURATION.took(&["false", name, status, &volume.plugin()], took);
+}
+
+/// The numbers of nodes of one volume that [`TOTAL_VOLUMES`] contains.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct VolumeCount {
+    /// Nodes whose pods need it.
+    pub(super) desired: usize,
+    /// Nodes to which it has an attachment.
+    pub(super) actual: usize,
+}
+
+impl VolumeCount {
+    /// Replaces the numbers of a volume.
+    pub(super) fn replace(&mut self, volume: &VolumeName, new: Self) {
+        let old = std::mem::replace(self, new);
+        for (state, difference) in old.differences(new) {
+            TOTAL_VOLUMES.add(&[&volume.plugin(), state], difference);
+        }
+    }
+
+    /// By how much each state changes, without those that do not.
+    fn differences(self, new: Self) -> impl Iterator<Item = (&'static str, f64)> {
+        let both = [
+            ("actual_state_of_world", self.actual, new.actual),
+            ("desired_state_of_world", self.desired, new.desired),
+        ];
+        let changed = both.into_iter().filter(|(_, old, new)| old != new);
+        changed.map(|(state, old, new)| (state, new as f64 - old as f64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_counted_in_both_states() {
+        let count = VolumeCount { desired: 1, actual: 2 };
+        let to = |new: VolumeCount| count.differences(new).collect::<Vec<_>>();
+        assert_eq!(
+            to(VolumeCount::default()),
+            [("actual_state_of_world", -2.0), ("desired_state_of_world", -1.0)]
+        );
+        assert_eq!(to(VolumeCount { desired: 2, actual: 2 }), [("desired_state_of_world", 1.0)]);
+    }
+}

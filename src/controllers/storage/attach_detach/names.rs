@@ -1,0 +1,149 @@
+//! Names of CSI volumes and of their VolumeAttachments, as `pkg/volume/csi` and
+//! `pkg/volume/util` compose them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use api::Object;
+use serde::Deserialize;
+
+/// The name of a node.
+pub(super) type NodeName = Arc<str>;
+
+/// The plugin of all attachable volumes.
+const PLUGIN: &str = "kubernetes.io/csi";
+
+/// Between the driver and the handle in the name of a volume. Names of drivers are DNS names and
+/// cannot contain it, so that a handle may.
+const SEPARATOR: char = '^';
+
+/// The unique name of a CSI volume, `kubernetes.io/csi/<driver>^<volumeHandle>`: the key of
+/// `status.volumesAttached` and `status.volumesInUse` of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct VolumeName(Arc<str>);
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Shape {
+    spec: Spec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec {
+    csi: Option<Source>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Source {
+    driver: String,
+    volume_handle: String,
+}
+
+impl VolumeName {
+    /// The name of the volume `handle` of `driver`.
+    pub(super) fn new(driver: &str, handle: &str) -> Self {
+        Self(format!("{PLUGIN}/{driver}{SEPARATOR}{handle}").into())
+    }
+
+    /// Reads a name in the status of a node; `None` for a volume of another plugin, which this
+    /// controller neither attaches nor detaches.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (driver, handle) =
+            name.strip_prefix(PLUGIN)?.strip_prefix('/')?.split_once(SEPARATOR)?;
+        (!driver.is_empty() && !handle.is_empty()).then(|| Self(name.into()))
+    }
+
+    /// The name of the volume behind a PersistentVolume; `None` if CSI does not provide it.
+    pub(super) fn of(volume: &Object) -> Option<Self> {
+        let shape: Shape = serde_json::from_slice(volume.raw()).ok()?;
+        let source = shape.spec.csi?;
+        Some(Self::new(&source.driver, &source.volume_handle))
+    }
+
+    /// The text of the name.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The driver and the handle.
+    fn parts(&self) -> (&str, &str) {
+        // Both constructors make sure of the form.
+        let rest = self.0.get(PLUGIN.len() + 1..).unwrap_or_default();
+        rest.split_once(SEPARATOR).unwrap_or_default()
+    }
+
+    /// The name of the CSI driver.
+    pub(super) fn driver(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The handle by which the driver identifies the volume.
+    pub(super) fn handle(&self) -> &str {
+        self.parts().1
+    }
+
+    /// The name of the VolumeAttachment to a node (`getAttachmentName`).
+    pub(super) fn attachment(&self, node: &str) -> String {
+        let (driver, handle) = self.parts();
+        let hash = base::pki::hex_sha256(format!("{handle}{driver}{node}").as_bytes());
+        format!("csi-{hash}")
+    }
+
+    /// The plugin as metrics name it (`GetFullQualifiedPluginNameForVolume`).
+    pub(super) fn plugin(&self) -> String {
+        format!("{PLUGIN}:{}", self.driver())
+    }
+}
+
+impl fmt::Display for VolumeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_attachment_is_named_after_volume_driver_and_node() {
+        let name = VolumeName::new("driver02", "vol02");
+        assert_eq!(
+            name.attachment("node02"),
+            "csi-70fa8b122628ff5436f098759b79c93487b3894e2bff5637c618405a059b0b47"
+        );
+        assert_eq!(name.as_str(), "kubernetes.io/csi/driver02^vol02");
+        assert_eq!(name.plugin(), "kubernetes.io/csi:driver02");
+    }
+
+    #[test]
+    fn names_of_csi_are_parsed_and_others_are_not() {
+        for (text, want) in [
+            ("kubernetes.io/csi/d.example.com^v", Some(("d.example.com", "v"))),
+            ("kubernetes.io/csi/d^/a/b", Some(("d", "/a/b"))),
+            // Upstream attaches such a volume and cannot detach it.
+            ("kubernetes.io/csi/d^a^b", Some(("d", "a^b"))),
+            ("kubernetes.io/csi/d", None),
+            ("kubernetes.io/csi/^v", None),
+            ("kubernetes.io/csi/d^", None),
+            ("kubernetes.io/gce-pd/d^v", None),
+            ("csi/d^v", None),
+        ] {
+            let parsed = VolumeName::parse(text);
+            assert_eq!(parsed.as_ref().map(VolumeName::parts), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_persistent_volume_is_named_by_its_csi_source() {
+        let volume = |spec: serde_json::Value| {
+            Object::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).unwrap()
+        };
+        let csi = volume(json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
+        assert_eq!(VolumeName::of(&csi), Some(VolumeName::new("d", "h")));
+        assert_eq!(VolumeName::of(&volume(json!({"nfs": {"server": "s", "path": "/"}}))), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! The whole loop, against a fake API.

@@ -1,0 +1,199 @@
+//! What the caches say about a volume.
+
+use std::collections::BTreeSet;
+
+use api::Object;
+use api::k8s::api::core::v1::{PersistentVolume, Pod};
+use client::informer::decode;
+use client::{Error, events};
+use serde::Deserialize;
+
+use super::Controller;
+use super::desired::{AttachPod, VolumeUser, are_bound};
+use super::detach::NodeCondition;
+use super::multi_attach::is_exclusive;
+use super::names::{NodeName, VolumeName};
+use super::node_view::AttachNode;
+use super::volume_attachment::Attachment;
+use super::volume_state::{VolumeOnNode, VolumeView};
+use crate::storage::pod_claims::BY_CLAIM;
+
+/// Index of PersistentVolumes by [`VolumeName`].
+pub(super) const BY_VOLUME: &str = "csi-volume";
+/// Index of VolumeAttachments by the name of the PersistentVolume.
+pub(super) const BY_PERSISTENT_VOLUME: &str = "persistent-volume";
+/// Index of nodes by the [`VolumeName`]s in `status.volumesAttached`.
+pub(super) const BY_LISTED: &str = "volumes-attached";
+
+/// The fields of a VolumeAttachment that say of what it is.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Shape {
+    spec: Spec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    node_name: String,
+    source: Source,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Source {
+    persistent_volume_name: Option<String>,
+}
+
+/// The node and the PersistentVolume of a VolumeAttachment; the latter is absent for inline volumes
+/// that were migrated to CSI, which this controller does not have.
+pub(super) fn attachment_parts(attachment: &Object) -> Option<(String, Option<String>)> {
+    let shape: Shape = serde_json::from_slice(attachment.raw()).ok()?;
+    Some((shape.spec.node_name, shape.spec.source.persistent_volume_name))
+}
+
+impl Controller {
+    /// Declares the indexes that reads need.
+    pub(super) fn add_indexes(&self) {
+        crate::storage::pod_claims::index_pods(&self.pods);
+        crate::framework::nodes::index_pods(&self.pods);
+        self.volumes.add_index(BY_VOLUME, |volume| {
+            VolumeName::of(volume).map(|name| name.as_str().to_owned()).into_iter().collect()
+        });
+        self.attachments.add_index(BY_PERSISTENT_VOLUME, |attachment| {
+            attachment_parts(attachment).and_then(|(_, volume)| volume).into_iter().collect()
+        });
+        self.nodes.add_index(BY_LISTED, |node| {
+            let listed = AttachNode::of(node).map(|node| node.listed_csi()).unwrap_or_default();
+            listed.iter().map(|name| name.as_str().to_owned()).collect()
+        });
+    }
+
+    /// What the caches say about a volume; `users` and `nodes` are those of the last time.
+    ///
+    /// # Errors
+    /// A cached object cannot be read.
+    pub(super) fn view(
+        &self,
+        name: &VolumeName,
+        users: Vec<VolumeUser>,
+        nodes: BTreeSet<NodeName>,
+    ) -> Result<VolumeView, Error> {
+        let volumes = self.volumes.by_index(BY_VOLUME, name.as_str());
+        let users = self.users(name, &volumes, users)?;
+        let mut nodes = nodes;
+        nodes.extend(users.iter().map(|user| NodeName::clone(&user.node)));
+        for volume in volumes.iter().filter_map(|volume| volume.metadata.name.as_deref()) {
+            for attachment in self.attachments.cache().by_index(BY_PERSISTENT_VOLUME, volume) {
+                nodes.extend(attachment_parts(&attachment).map(|(node, _)| NodeName::from(node)));
+            }
+        }
+        let listing = self.nodes.cache().by_index(BY_LISTED, name.as_str());
+        nodes.extend(listing.iter().map(|node| NodeName::clone(&node.key.name)));
+        let on_node = |node: NodeName| Ok((NodeName::clone(&node), self.on_node(name, &node)?));
+        Ok(VolumeView {
+            name: name.clone(),
+            is_exclusive: volumes.iter().any(is_exclusive) || users.iter().any(|u| u.is_exclusive),
+            nodes: nodes.into_iter().map(on_node).collect::<Result<_, Error>>()?,
+            users,
+        })
+    }
+
+    /// The pods for which a volume is attached, by namespace and name.
+    fn users(
+        &self,
+        name: &VolumeName,
+        volumes: &[PersistentVolume],
+        mut users: Vec<VolumeUser>,
+    ) -> Result<Vec<VolumeUser>, Error> {
+        if !self.is_attachable(name) {
+            return Ok(Vec::new());
+        }
+        users.retain(|user| self.is_still_user(user));
+        for volume in volumes {
+            let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+            let Some(reference) = reference else { continue };
+            let namespace = reference.namespace.as_deref().unwrap_or_default();
+            let claim = reference.name.as_deref().unwrap_or_default();
+            let Some(claim) = self.claims.get(namespace, claim) else { continue };
+            if !are_bound(&claim, volume) {
+                continue;
+            }
+            let key = format!("{namespace}/{}", reference.name.as_deref().unwrap_or_default());
+            for object in self.pods.cache().by_index(BY_CLAIM, &key) {
+                let pod = AttachPod::of(&object)?;
+                let is_user = pod.is_active() && pod.uses(&object.uid, &claim);
+                let is_there = users.iter().any(|u| u.pod.uid.as_deref() == Some(&*object.uid));
+                if is_user && !is_there && self.is_managed(&pod.node)? {
+                    users.extend(volume_user(&object, &pod, volume));
+                }
+            }
+        }
+        let by = |user: &VolumeUser| (user.pod.namespace.clone(), user.pod.name.clone());
+        users.sort_by_key(by);
+        Ok(users)
+    }
+
+    /// The driver has attachments: without a CSIDriver object it does (`skipAttach`).
+    fn is_attachable(&self, name: &VolumeName) -> bool {
+        let driver = self.drivers.get("", name.driver());
+        driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
+    }
+
+    /// The pod exists and has not ended.
+    fn is_still_user(&self, user: &VolumeUser) -> bool {
+        let namespace = user.pod.namespace.as_deref().unwrap_or_default();
+        let name = user.pod.name.as_deref().unwrap_or_default();
+        let Some(object) = self.pods.cache().get(namespace, name) else { return false };
+        let is_same = user.pod.uid.as_deref() == Some(&*object.uid);
+        // A pod that cannot be read has not ended.
+        is_same && AttachPod::of(&object).map_or(true, |pod| !pod.is_terminated)
+    }
+
+    fn is_managed(&self, node: &str) -> Result<bool, Error> {
+        Ok(self.node(node)?.is_some_and(|node| node.is_managed))
+    }
+
+    /// A node; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The cached node cannot be read.
+    pub(super) fn node(&self, name: &str) -> Result<Option<AttachNode>, Error> {
+        let object = self.nodes.cache().get("", name);
+        Ok(object.map(|object| AttachNode::of(&object)).transpose()?)
+    }
+
+    fn on_node(&self, name: &VolumeName, node: &NodeName) -> Result<VolumeOnNode, Error> {
+        let attachment = self.attachments.cache().get("", &name.attachment(node));
+        let attachment = attachment.map(|object| object.decode()).transpose()?;
+        let known = self.node(node)?;
+        let reports = self.reports.lock();
+        Ok(VolumeOnNode {
+            attachment: attachment.map(Attachment::of),
+            is_listed: known.as_ref().is_some_and(|n| reports.lists(node, n, name)),
+            is_removed: known.is_none() || reports.is_removed(node, name),
+            condition: match &known {
+                Some(node) => NodeCondition {
+                    is_mounted: node.in_use.contains(name.as_str()),
+                    is_healthy: node.is_ready,
+                    is_out_of_service: node.is_out_of_service,
+                },
+                None => NodeCondition {
+                    is_mounted: reports.was_in_use(node, name),
+                    is_healthy: false,
+                    is_out_of_service: false,
+                },
+            },
+        })
+    }
+}
+
+/// The user that a pod is.
+fn volume_user(object: &Object, pod: &AttachPod, volume: &PersistentVolume) -> Option<VolumeUser> {
+    Some(VolumeUser {
+        pod: events::reference(&decode::<Pod>(object)?),
+        node: pod.node.as_str().into(),
+        persistent_volume: volume.metadata.name.clone()?,
+        is_exclusive: is_exclusive(volume),
+    })
+}
