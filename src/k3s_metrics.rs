@@ -1,4 +1,5 @@
-//! The metrics that k3s has of its own, for the pages of `--supervisor-metrics`.
+//! The metrics that k3s has of its own, and those of the controllers, for the pages of
+//! `--supervisor-metrics`.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -37,7 +38,10 @@ impl K3sFamilies {
         let mut out = certificates.await.unwrap_or_default();
         match &self.servers {
             Some(servers) => load_balancer(&servers.states(), &mut out),
-            None => snapshots::metrics::ALL.iter().for_each(|family| family.render(&mut out)),
+            None => {
+                let families = snapshots::metrics::ALL.iter().chain(&controllers::METRICS);
+                families.for_each(|family| family.render(&mut out));
+            }
         }
         out
     }

@@ -1,7 +1,7 @@
 //! Arguments of kube-controller-manager and kube-cloud-controller-manager.
 
 use super::Component;
-use super::Effect::{Fixed, List, NoEffect, Refused, Value};
+use super::Effect::{Bool, Fixed, List, NoEffect, Refused, Value};
 
 const PROCESS: &str =
     "the controllers are part of the server, without a listener or client of their own";
@@ -57,6 +57,8 @@ pub const CONTROLLER_MANAGER: Component = Component {
         ("contention-profiling", NoEffect(PROFILING)),
         ("controller-start-interval", NoEffect("controllers start at once")),
         ("controllers", List),
+        ("disable-attach-detach-reconcile-sync", NoEffect(EVENTS)),
+        ("disable-force-detach-on-timeout", Bool),
         ("enable-dynamic-provisioning", Fixed("true", "use --disable=local-storage")),
         (
             "enable-garbage-collector",

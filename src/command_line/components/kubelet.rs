@@ -48,7 +48,10 @@ pub const KUBELET: Component = Component {
         ("cpu-manager-policy", Fixed("none", MANAGERS)),
         ("cpu-manager-policy-options", Refused(MANAGERS)),
         ("cpu-manager-reconcile-period", NoEffect(MANAGERS)),
-        ("enable-controller-attach-detach", NoEffect("no volume needs to be attached")),
+        (
+            "enable-controller-attach-detach",
+            Fixed("true", "the controllers of the servers attach CSI volumes"),
+        ),
         ("enable-debugging-handlers", Fixed("true", "logs and exec need the kubelet API")),
         ("enable-server", Fixed("true", "the server needs the kubelet API")),
         ("enforce-node-allocatable", Fixed("pods", CGROUPS)),

@@ -22,6 +22,7 @@ const NODE_BITS_MAX: u8 = 16;
 
 /// Upstream's former names of controllers.
 const ALIASES: &[(&str, &str)] = &[
+    ("attachdetach", "persistentvolume-attach-detach-controller"),
     ("clusterrole-aggregation", "clusterrole-aggregation-controller"),
     ("cronjob", "cronjob-controller"),
     ("csrapproving", "certificatesigningrequest-approving-controller"),
@@ -59,7 +60,6 @@ const ALIASES: &[(&str, &str)] = &[
 
 /// Controllers of upstream that kube-lite does not have: switching them off changes nothing.
 const ABSENT: &[&str] = &[
-    "attachdetach",
     "bootstrap-signer-controller",
     "bootstrapsigner",
     "cloud-node-lifecycle-controller",
@@ -68,7 +68,6 @@ const ABSENT: &[&str] = &[
     "legacy-service-account-token-cleaner",
     "legacy-serviceaccount-token-cleaner-controller",
     "node-route-controller",
-    "persistentvolume-attach-detach-controller",
     "persistentvolume-expander",
     "persistentvolume-expander-controller",
     "podgroup-protection-controller",
@@ -129,6 +128,7 @@ fn tuning(manager: &Arguments, clusters: &[Cidr]) -> Result<Tuning, CommandError
     let startup_grace = manager.duration("node-startup-grace-period", SECOND)?;
     let terminated = manager.number::<i32>("terminated-pod-gc-threshold", i32::MIN..=i32::MAX)?;
     let signing = manager.duration("cluster-signing-duration", SECOND)?;
+    let keeps_attached = manager.boolean("disable-force-detach-on-timeout")?;
     Ok(Tuning {
         node_monitor_grace: grace.unwrap_or(default.node_monitor_grace),
         node_startup_grace: startup_grace.unwrap_or(default.node_startup_grace),
@@ -139,6 +139,7 @@ fn tuning(manager: &Arguments, clusters: &[Cidr]) -> Result<Tuning, CommandError
         },
         signing_duration: signing.unwrap_or(default.signing_duration),
         node_masks: node_masks(manager, clusters, default.node_masks)?,
+        force_detach_on_timeout: keeps_attached.map_or(default.force_detach_on_timeout, |is| !is),
         autoscaling: autoscaling(manager)?,
     })
 }
@@ -262,6 +263,7 @@ mod tests {
             "horizontal-pod-autoscaler-tolerance=0.2",
             "horizontal-pod-autoscaler-downscale-stabilization=1m",
             "node-cidr-mask-size=25",
+            "disable-force-detach-on-timeout",
             "concurrent-deployment-syncs=10",
         ];
         let settings = parse(&given, &["10.42.0.0/16"]).unwrap();
@@ -269,6 +271,7 @@ mod tests {
         assert_eq!(tuning.node_monitor_grace, Duration::from_secs(20));
         assert_eq!((tuning.terminated_pods, tuning.node_masks), (10, (25, 64)));
         assert_eq!(tuning.signing_duration, Duration::from_secs(3600));
+        assert!(!tuning.force_detach_on_timeout);
         assert_eq!(tuning.autoscaling.downscale_stabilization, 60);
         assert!((tuning.autoscaling.tolerance - 0.2).abs() < f64::EPSILON);
         assert_eq!(
@@ -301,7 +304,9 @@ mod tests {
             parse(&[&format!("controllers={list}")], &["10.42.0.0/16"])
                 .map(|settings| settings.disabled_controllers)
         };
-        assert_eq!(disabled("*,-ttl,-attachdetach").unwrap(), ["ttl-controller"]);
+        assert_eq!(disabled("*,-ttl,-bootstrapsigner").unwrap(), ["ttl-controller"]);
+        let attach_detach = "persistentvolume-attach-detach-controller";
+        assert_eq!(disabled("*,-attachdetach").unwrap(), [attach_detach]);
         assert_eq!(disabled("*,tokencleaner").unwrap(), Vec::<String>::new());
         let only = disabled("deployment").unwrap();
         assert_eq!(only.len(), controllers::all::ALL.len() - 2);

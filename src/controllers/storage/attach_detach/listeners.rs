@@ -47,13 +47,15 @@ impl Controller {
     fn pod_changed(&self, change: &Change) -> BTreeSet<VolumeName> {
         let object = change.object();
         let Ok(pod) = AttachPod::of(object) else { return BTreeSet::new() };
-        if let Change::Updated { old, .. } = change
-            && old.uid == object.uid
-            && AttachPod::of(old).is_ok_and(|old| old == pod)
-        {
-            return BTreeSet::new();
-        }
         let (mut volumes, is_complete) = self.volumes_of(object, &pod);
+        if let Change::Updated { old, .. } = change {
+            if old.uid != object.uid {
+                // Another pod of this name, after a relist.
+                volumes.extend(self.volumes_used_by(&old.uid));
+            } else if AttachPod::of(old).is_ok_and(|old| old == pod) {
+                return BTreeSet::new();
+            }
+        }
         if !is_complete {
             // A claim that is gone does not release the volume; the end of the pod does.
             volumes.extend(self.volumes_used_by(&object.uid));

@@ -489,6 +489,22 @@ async fn a_claim_that_is_gone_does_not_release_the_volume_of_a_running_pod() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_pod_of_the_same_name_does_not_keep_the_volume_on_the_old_node() {
+    let cluster = Cluster::start(base_objects());
+    cluster.put("pods", pod("p", "n1"));
+    cluster.requests().await;
+    cluster.attach("n1");
+    cluster.requests().await;
+    let mut other = pod("p", "n2");
+    other["metadata"]["uid"] = "other".into();
+    other["spec"]["volumes"] = json!([]);
+    cluster.put("pods", other);
+    let detach = ["PATCH nodes", "GET nodes", "DELETE volumeattachments"];
+    assert_eq!(cluster.requests().await, detach);
+    cluster.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_driver_that_stops_to_need_attachments_loses_them() {
     let cluster = Cluster::start(base_objects());
     cluster.put("pods", pod("p", "n1"));

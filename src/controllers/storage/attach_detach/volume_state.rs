@@ -344,6 +344,9 @@ impl VolumeState {
 
     fn attach_needed(&mut self, view: &VolumeView, now: Instant, steps: &mut Vec<Step>) {
         let needed: BTreeSet<&NodeName> = view.users.iter().map(|user| &user.node).collect();
+        // Its detachment begins once the node's list is written, and comes first.
+        let mut others = self.nodes.iter().filter(|(node, _)| !needed.contains(node));
+        let is_leaving = view.is_exclusive && others.any(|(_, memory)| memory.awaits_removal);
         for node in self.operations.in_turn(needed.into_iter()) {
             if self.operations.is_running(view.is_exclusive, &node) {
                 continue;
@@ -361,6 +364,9 @@ impl VolumeState {
                 continue;
             }
             memory.is_success_reported = false;
+            if is_leaving {
+                continue;
+            }
             let holders =
                 view.nodes.iter().filter(|(name, on)| **name != node && on.is_confirmed());
             let holders: BTreeSet<&NodeName> = holders.map(|(name, _)| name).collect();
@@ -394,9 +400,9 @@ impl VolumeState {
 
     /// Decides for each node whether it lists the volume; forgets nodes without it.
     fn list(&mut self, view: &VolumeView, steps: &mut Vec<Step>) {
-        for node in
-            self.nodes().into_iter().chain(view.nodes.keys().cloned()).collect::<BTreeSet<_>>()
-        {
+        let mut nodes = self.nodes();
+        nodes.extend(view.nodes.keys().cloned());
+        for node in nodes {
             let on = view.nodes.get(&node);
             let is_needed = view.is_needed_on(&node);
             let is_running = self.operations.running().any(|o| o.node == node);

@@ -25,6 +25,8 @@ struct World {
     detach: Answer,
     writes_lists: bool,
     forces_on_timeout: bool,
+    /// All requests in order: `attach n1`.
+    requests: Vec<String>,
     attached: Vec<String>,
     detached: Vec<(String, Option<ForcedReason>)>,
     events: Vec<String>,
@@ -48,6 +50,7 @@ impl World {
             detach: Answer::Done,
             writes_lists: true,
             forces_on_timeout: true,
+            requests: Vec::new(),
             attached: Vec::new(),
             detached: Vec::new(),
             events: Vec::new(),
@@ -104,6 +107,7 @@ impl World {
             Step::Attach { node, persistent_volume } => {
                 assert_eq!(persistent_volume, "pv");
                 self.attached.push(node.to_string());
+                self.requests.push(format!("attach {node}"));
                 let result = match self.attach {
                     Answer::Refused => Err(Self::refusal()),
                     answer => {
@@ -121,6 +125,7 @@ impl World {
             Step::Detach { node, forced } => {
                 assert!(self.view.nodes[&node].is_removed);
                 self.detached.push((node.to_string(), forced));
+                self.requests.push(format!("detach {node}"));
                 let had_attachment = self.on(&node).attachment.is_some();
                 let before = self.view.clone();
                 let result = match self.detach {
@@ -436,7 +441,7 @@ async fn an_attacher_without_an_answer_fails_after_two_minutes() {
     world.attach = Answer::Done;
     world.add_pod("a", "q", "n2");
     world.settle();
-    assert_eq!(world.detached, [("n1".into(), None)]);
+    assert_eq!(world.requests, ["attach n1", "detach n1", "attach n2"]);
     assert_eq!((world.confirmed(), world.listed()), (vec!["n2"], vec!["n2"]));
 }
 
