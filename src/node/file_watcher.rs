@@ -90,9 +90,9 @@ fn change_of(event: &Event<std::ffi::OsString>, folder: &Path) -> Option<FileCha
     Some(if removed { FileChange::Removed(name) } else { FileChange::Written(name) })
 }
 
-/// Whether an event is relevant. A created file is not written yet, unless it is a link.
+/// Whether an event is relevant. A created file is not written yet, unless it is a link or a socket.
 fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let Some(name) = &event.name else { return true };
     if name.to_string_lossy().starts_with('.') {
         return false;
@@ -100,8 +100,9 @@ fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     if !event.mask.contains(EventMask::CREATE) || event.mask.contains(EventMask::ISDIR) {
         return true;
     }
-    let is_link = |m: std::fs::Metadata| m.is_symlink() || m.nlink() > 1;
-    folders.iter().any(|f| std::fs::symlink_metadata(f.join(name)).is_ok_and(is_link))
+    let is_complete =
+        |m: std::fs::Metadata| m.is_symlink() || m.nlink() > 1 || m.file_type().is_socket();
+    folders.iter().any(|f| std::fs::symlink_metadata(f.join(name)).is_ok_and(is_complete))
 }
 
 #[cfg(test)]
@@ -129,6 +130,8 @@ mod tests {
         assert_eq!(watcher.next_change().await, written("c.tar"));
         drop(open);
         assert_eq!(watcher.next_change().await, written("open.tar"));
+        let _socket = std::os::unix::net::UnixListener::bind(folder.join("d.sock")).unwrap();
+        assert_eq!(watcher.next_change().await, written("d.sock"));
         std::fs::remove_file(folder.join("a.tar")).unwrap();
         assert_eq!(watcher.next_change().await, FileChange::Removed("a.tar".to_owned()));
     }

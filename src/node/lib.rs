@@ -20,6 +20,7 @@ mod image_registry;
 mod kubelet_api;
 mod machine;
 mod machine_shutdown;
+mod plugins;
 mod pods;
 mod probes;
 mod resource_usage;
