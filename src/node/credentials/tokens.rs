@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use api::Gvr;
 use base::{EncryptedDir, Kind, Tasks};
+use base64::Engine;
 use client::Client;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -26,10 +27,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(300);
 
 type TokenKey = (Arc<str>, String, i64);
 
+/// A token of a pod.
 #[derive(Debug, Clone)]
-struct Token {
-    text: String,
-    refresh_at: Instant,
+pub(crate) struct Token {
+    pub(crate) text: String,
+    /// When it expires, in the form of the API.
+    pub(crate) expires: String,
+    /// When it is renewed.
+    pub(crate) refresh_at: Instant,
     expires_at: Instant,
 }
 
@@ -53,26 +58,35 @@ fn file_name((uid, audience, seconds): &TokenKey) -> String {
     format!("{}{}", prefix(uid), digest.get(..16).unwrap_or(digest))
 }
 
+/// Returns when a token says that it expires, in the form of the API.
+fn expiry(token: &str) -> Option<String> {
+    let claims = token.split('.').nth(1)?;
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).ok()?;
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    let expires = jiff::Timestamp::from_second(claims.get("exp")?.as_i64()?).ok()?;
+    Some(expires.to_string())
+}
+
 impl Tokens {
     pub(crate) fn new(client: Client, tasks: Tasks) -> Self {
         let files = client.transport().kept();
         Self { client, tasks, files, cache: Mutex::default() }
     }
 
-    /// Returns the token of a pod for `audience` (empty: the API server's) and the time of the next
-    /// renewal. While the server cannot be reached, an existing token is returned even if it has
-    /// expired: its pod starts, and gets a new token when the server is back.
+    /// Returns the token of a pod for `audience` (empty: the API server's). While the server cannot
+    /// be reached, an existing token is returned even if it has expired: its pod starts, and gets a
+    /// new token when the server is back.
     pub(crate) async fn get(
         &self,
         pod: &Pod,
         audience: &str,
         seconds: i64,
-    ) -> Result<(String, Instant), client::Error> {
+    ) -> Result<Token, client::Error> {
         let key = (Arc::clone(&pod.uid), audience.to_owned(), seconds);
         let known = self.cache.lock().get(&key).cloned();
         let known = if known.is_some() { known } else { self.read_file(&key).await };
         if let Some(token) = known.as_ref().filter(|t| t.refresh_at > base::clock::now()) {
-            return Ok((token.text.clone(), token.refresh_at));
+            return Ok(token.clone());
         }
         let request = self.request(pod, audience, seconds);
         let outcome = if known.is_none() {
@@ -87,16 +101,15 @@ impl Tokens {
         };
         match outcome {
             Ok(token) => {
-                let answer = (token.text.clone(), token.refresh_at);
                 self.write_file(&key, &token.text);
-                self.cache.lock().insert(key, token);
-                Ok(answer)
+                self.cache.lock().insert(key, token.clone());
+                Ok(token)
             }
             Err(error) => match known {
                 Some(token) if error.is_retryable() || token.expires_at > base::clock::now() => {
                     tracing::debug!(pod = %pod.key, %error, "cannot renew a service account \
                         token, keeping the old one");
-                    Ok((token.text, base::clock::now() + RETRY_AFTER))
+                    Ok(Token { refresh_at: base::clock::now() + RETRY_AFTER, ..token })
                 }
                 _ => Err(error),
             },
@@ -109,7 +122,8 @@ impl Tokens {
         let content = base::tasks::blocking(move || files.read(&name)).await.ok().flatten()?;
         let now = base::clock::now();
         let text = String::from_utf8(content).ok()?;
-        Some(Token { text, refresh_at: now, expires_at: now })
+        let expires = expiry(&text).unwrap_or_default();
+        Some(Token { text, expires, refresh_at: now, expires_at: now })
     }
 
     fn write_file(&self, key: &TokenKey, text: &str) {
@@ -163,7 +177,13 @@ impl Tokens {
         let life = answer["spec"]["expirationSeconds"].as_u64().unwrap_or(3600);
         let life = Duration::from_secs(life);
         let now = base::clock::now();
-        Ok(Token { text, refresh_at: now + (life * 4 / 5).min(AGE_MAX), expires_at: now + life })
+        let expires = answer["status"]["expirationTimestamp"].as_str().unwrap_or_default();
+        Ok(Token {
+            text,
+            expires: expires.to_owned(),
+            refresh_at: now + (life * 4 / 5).min(AGE_MAX),
+            expires_at: now + life,
+        })
     }
 
     /// Removes the tokens of a pod.
@@ -171,5 +191,18 @@ impl Tokens {
         self.cache.lock().retain(|(owner, ..), _| **owner != *uid);
         let prefix = prefix(uid);
         self.remove_files(move |name| name.starts_with(&prefix));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_when_it_expires() {
+        let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
+            .encode(r#"{"exp":1800000000,"sub":"s"}"#);
+        assert_eq!(expiry(&format!("h.{claims}.s")).as_deref(), Some("2027-01-15T08:00:00Z"));
+        assert_eq!(expiry("no token"), None);
     }
 }
