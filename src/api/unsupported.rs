@@ -114,7 +114,6 @@ const POD: &[Field] = &[
     set("volumes.*.azureFile"),
     set("volumes.*.cephfs"),
     set("volumes.*.cinder"),
-    set("volumes.*.csi"),
     set("volumes.*.fc"),
     set("volumes.*.flexVolume"),
     set("volumes.*.flocker"),
@@ -131,16 +130,14 @@ const POD: &[Field] = &[
     set("volumes.*.vsphereVolume"),
 ];
 
-/// The fields of a PersistentVolume; the node supports `hostPath` and `local`.
+/// The fields of a PersistentVolume; the node supports `hostPath`, `local`, `nfs` and `csi`.
 const PERSISTENT_VOLUME: &[Field] = &[
-    set("spec.mountOptions"),
-    set("spec.volumeAttributesClassName"),
+    MOUNT_OPTIONS,
     set("spec.awsElasticBlockStore"),
     set("spec.azureDisk"),
     set("spec.azureFile"),
     set("spec.cephfs"),
     set("spec.cinder"),
-    set("spec.csi"),
     set("spec.fc"),
     set("spec.flexVolume"),
     set("spec.flocker"),
@@ -156,8 +153,8 @@ const PERSISTENT_VOLUME: &[Field] = &[
     set("spec.vsphereVolume"),
 ];
 
-const PERSISTENT_VOLUME_CLAIM: &[Field] =
-    &[set("spec.volumeAttributesClassName"), set("spec.dataSource"), set("spec.dataSourceRef")];
+/// Options of mounts, which apply to volumes of CSI drivers and of NFS, and to no others.
+const MOUNT_OPTIONS: Field = set("spec.mountOptions");
 
 /// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
 /// kube-lite needs no such pods.
@@ -189,6 +186,11 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     for field in table(kind) {
         find(object, field.path, String::new(), *field, &mut out);
     }
+    let sources = ["/spec/csi", "/spec/nfs"];
+    let mut applied = sources.iter().filter_map(|path| object.pointer(path));
+    if applied.any(|source| matches(source, When::Set)) {
+        out.retain(|found| found.field != MOUNT_OPTIONS);
+    }
     if (&*kind.group, &*kind.kind) == ("", "Service") {
         annotations(object, SERVICE_ANNOTATIONS, &mut out);
     }
@@ -210,7 +212,6 @@ fn annotations(object: &Value, table: &[Field], out: &mut Vec<UnsupportedField>)
 fn table(kind: &Gvk) -> &'static [Field] {
     match (&*kind.group, &*kind.kind) {
         ("", "PersistentVolume") => PERSISTENT_VOLUME,
-        ("", "PersistentVolumeClaim") => PERSISTENT_VOLUME_CLAIM,
         _ => &[],
     }
 }
@@ -311,6 +312,10 @@ mod tests {
             shown(("", "PersistentVolume"), &json!({"spec": {"mountOptions": ["ro"]}})),
             ["spec.mountOptions"]
         );
+        let of_driver = json!({"spec": {"mountOptions": ["ro"], "csi": {"driver": "d"}}});
+        assert!(shown(("", "PersistentVolume"), &of_driver).is_empty());
+        let of_server = json!({"spec": {"mountOptions": ["ro"], "nfs": {"server": "s"}}});
+        assert!(shown(("", "PersistentVolume"), &of_server).is_empty());
         let annotated = json!({"metadata": {"annotations": {"a": "b",
             "svccontroller.k3s.cattle.io/tolerations": "- operator: Exists"}}});
         assert_eq!(
@@ -336,7 +341,6 @@ mod tests {
         check("PodSpec", POD);
         check("Container", CONTAINER);
         check("PersistentVolume", PERSISTENT_VOLUME);
-        check("PersistentVolumeClaim", PERSISTENT_VOLUME_CLAIM);
     }
 
     /// Returns whether the type `root` has a field at this path.

@@ -3,7 +3,6 @@
 
 use crate::object::Gvk;
 
-const CSI: &str = "no storage driver (CSI) is called";
 const DEVICES: &str = "devices are neither allocated nor prepared";
 
 const CLUSTER_POLICIES: &str = "only NetworkPolicies of networking.k8s.io are enforced";
@@ -17,11 +16,6 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("resource.k8s.io", "ResourceClaim", DEVICES),
     ("resource.k8s.io", "ResourceClaimTemplate", DEVICES),
     ("resource.k8s.io", "ResourceSlice", DEVICES),
-    ("storage.k8s.io", "CSIDriver", CSI),
-    ("storage.k8s.io", "CSINode", CSI),
-    ("storage.k8s.io", "CSIStorageCapacity", CSI),
-    ("storage.k8s.io", "VolumeAttachment", CSI),
-    ("storage.k8s.io", "VolumeAttributesClass", CSI),
     ("storagemigration.k8s.io", "StorageVersionMigration", "stored objects are not rewritten"),
 ];
 

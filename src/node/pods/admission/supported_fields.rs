@@ -149,9 +149,11 @@ mod tests {
             message("spec.hostUsers: false")
         );
         assert_eq!(
-            of(json!({"containers": c, "volumes": [{"name": "v", "csi": {"driver": "d"}}]})),
-            message("spec.volumes[0].csi")
+            of(json!({"containers": c, "volumes": [{"name": "v", "iscsi": {"iqn": "i"}}]})),
+            message("spec.volumes[0].iscsi")
         );
+        let csi = json!([{"name": "v", "csi": {"driver": "d"}}]);
+        assert_eq!(of(json!({"containers": c, "volumes": csi})), None);
         let image =
             json!({"containers": c, "volumes": [{"name": "v", "image": {"reference": "r"}}]});
         assert_eq!(of(image.clone()), message("spec.volumes[0].image"));
@@ -207,8 +209,9 @@ mod tests {
         (
             "Volume",
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected \
-             ephemeral image",
+             ephemeral image csi",
         ),
+        ("CSIVolumeSource", "driver readOnly fsType volumeAttributes nodePublishSecretRef"),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
         ("ImageVolumeSource", "reference pullPolicy"),
         (
