@@ -21,6 +21,7 @@ use crate::housekeeping;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
 use crate::machine::Machine;
+use crate::plugins;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
 use crate::pods::shutdown;
@@ -38,6 +39,7 @@ use crate::static_pods::manifests;
 use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
+use crate::volumes::{Csi, CsiPluginHandler};
 
 /// How long the agent waits for the runtime to answer before the start fails.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
@@ -89,11 +91,14 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     );
     let own = containerd.is_some().then_some(socket.as_path());
     let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
+    let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
+    let status_changed = Arc::clone(&caches.status_changed);
     let node = Arc::new(Node {
         tasks: tasks.clone(),
         runtime: handles,
+        csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
-        caches: NodeCaches::new(&client, &tasks, allocatable, &config).await,
+        caches,
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
@@ -101,6 +106,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
+    spawn_plugins(&node);
     spawn_healthz(&node);
     let http = match &node.identity.config.kubelet_api {
         Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
@@ -158,12 +164,29 @@ fn create_directories(config: &Config) -> std::io::Result<()> {
     for (dir, mode) in [
         (&config.root_dir, 0o750),
         (&config.root_dir.join("pods"), 0o750),
+        (&config.root_dir.join("plugins"), 0o750),
+        (&plugins_registry(config), 0o750),
         (&config.pod_logs_dir, 0o755),
         (&config.container_logs_dir, 0o755),
     ] {
         base::fs::create_dir(dir, mode)?;
     }
     Ok(())
+}
+
+/// The directory in which plugins announce themselves.
+fn plugins_registry(config: &Config) -> PathBuf {
+    config.root_dir.join("plugins_registry")
+}
+
+/// Starts the task that registers plugins, of which CSI drivers are the supported type.
+fn spawn_plugins(node: &Arc<Node>) {
+    let csi = CsiPluginHandler::new(&node.csi, &node.tasks);
+    let handlers: plugins::PluginHandlers = vec![Arc::new(csi)];
+    let directory = plugins_registry(&node.identity.config);
+    let problems = node.tasks.problems().clone();
+    let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());
+    node.tasks.spawn(Kind::Critical, "plugins", run);
 }
 
 /// Creates the cgroup of all pods with the limits that follow from `allocatable`.

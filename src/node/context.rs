@@ -34,6 +34,7 @@ use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
+use crate::volumes::Csi;
 
 use labels::Labels;
 
@@ -45,6 +46,8 @@ pub(crate) struct Node {
     pub(crate) runtime: RuntimeHandles,
     pub(crate) api: ApiHandles,
     pub(crate) caches: NodeCaches,
+    /// CSI drivers and their volumes.
+    pub(crate) csi: Arc<Csi>,
 }
 
 /// What the node is: its configuration and its machine. Set once at the start.
@@ -155,7 +158,7 @@ pub(crate) struct NodeCaches {
     /// Why the runtime cannot connect pods yet, from its last status.
     pub(crate) network_problem: Mutex<Option<String>>,
     /// Wakes the reporter of the node status.
-    pub(crate) status_changed: Notify,
+    pub(crate) status_changed: Arc<Notify>,
 }
 
 impl NodeCaches {
@@ -171,7 +174,7 @@ impl NodeCaches {
             container_owners: ContainerOwners::default(),
             pressure: NodePressure::new(config.pressure_transition),
             network_problem: Mutex::default(),
-            status_changed: Notify::new(),
+            status_changed: Arc::default(),
         }
     }
 }

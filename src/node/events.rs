@@ -15,7 +15,7 @@
 //! | `ErrImageNeverPull` | `ERR_IMAGE_NEVER_PULL` |
 //! | `ExceededGracePeriod` | `EXCEEDED_GRACE_PERIOD` |
 //! | `Failed` | `FAILED` |
-//! | `FailedAttachVolume` | no supported volume type is attached |
+//! | `FailedAttachVolume` | the attach/detach controller emits it |
 //! | `FailedCreatePodContainer` | `FAILED_CREATE_POD_CONTAINER` |
 //! | `FailedCreatePodSandBox` | `FAILED_CREATE_POD_SANDBOX` |
 //! | `FailedKillPod` | `FAILED_KILL_POD` |
@@ -30,8 +30,8 @@
 //! | `FailedPrepareDynamicResources` | resource claims are rejected at admission |
 //! | `FailedSync` | `FAILED_SYNC` |
 //! | `FailedValidation` | `kube-lite status` reports invalid static pods |
-//! | `FileSystemResizeFailed` | volume file systems cannot be resized on this node |
-//! | `FileSystemResizeSuccessful` | volume file systems cannot be resized on this node |
+//! | `FileSystemResizeFailed` | `FILE_SYSTEM_RESIZE_FAILED` |
+//! | `FileSystemResizeSuccessful` | `FILE_SYSTEM_RESIZE_SUCCESS` |
 //! | `FreeDiskSpaceFailed` | `FREE_DISK_SPACE_FAILED` |
 //! | `HostIPsIPFamilyMismatch` | node addresses come from flags, not a cloud provider |
 //! | `ImageGCFailed` | `IMAGE_GC_FAILED` |
@@ -62,13 +62,13 @@
 //! | `Shutdown` | `SHUTDOWN` |
 //! | `Started` | `STARTED` |
 //! | `Starting` | `STARTING` |
-//! | `SuccessfulAttachVolume` | no supported volume type is attached |
-//! | `SuccessfulMountVolume` | upstream does not emit it either |
+//! | `SuccessfulAttachVolume` | the attach/detach controller emits it |
+//! | `SuccessfulMountVolume` | `SUCCESSFUL_MOUNT_VOLUME` |
 //! | `SystemOOM` | the kernel log is not read; pods show `OOMKilled` |
 //! | `Unhealthy` | `UNHEALTHY` |
 //! | `VolumePermissionChangeInProgress` | shown in the waiting state of containers |
-//! | `VolumeResizeFailed` | volumes cannot be resized on this node |
-//! | `VolumeResizeSuccessful` | volumes cannot be resized on this node |
+//! | `VolumeResizeFailed` | `VOLUME_RESIZE_FAILED` |
+//! | `VolumeResizeSuccessful` | the resizer of the driver emits it |
 
 mod recorder;
 
@@ -106,6 +106,10 @@ pub(crate) const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
 pub(crate) const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
 /// The runtime does not return the state of a pod.
 pub(crate) const FAILED_SYNC: &str = "FailedSync";
+/// The file system of a volume was not enlarged.
+pub(crate) const FILE_SYSTEM_RESIZE_FAILED: &str = "FileSystemResizeFailed";
+/// The file system of a volume was enlarged.
+pub(crate) const FILE_SYSTEM_RESIZE_SUCCESS: &str = "FileSystemResizeSuccessful";
 /// The image file system stays full after unused images were removed.
 pub(crate) const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
 /// Image garbage collection failed twice in a row.
@@ -154,8 +158,12 @@ pub(crate) const SHUTDOWN: &str = "Shutdown";
 pub(crate) const STARTED: &str = "Started";
 /// The node agent starts.
 pub(crate) const STARTING: &str = "Starting";
+/// A block volume was mapped.
+pub(crate) const SUCCESSFUL_MOUNT_VOLUME: &str = "SuccessfulMountVolume";
 /// A probe failed.
 pub(crate) const UNHEALTHY: &str = "Unhealthy";
+/// A volume in use was not enlarged.
+pub(crate) const VOLUME_RESIZE_FAILED: &str = "VolumeResizeFailed";
 
 #[cfg(test)]
 mod tests {

@@ -27,6 +27,9 @@ use sockets::{RegistryContent, SocketIdentity};
 /// Delays between attempts to register a plugin (`exponentialbackoff` of `goroutinemap`).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
+/// How often the directory is read after one change: once more after each new directory is watched,
+/// but not forever. Whatever changes later is another change.
+const READS_MAX: usize = 4;
 
 /// The handlers of plugins, one for each type.
 pub(crate) type PluginHandlers = Vec<Arc<dyn PluginHandler>>;
@@ -98,33 +101,47 @@ type Operations = FuturesUnordered<BoxFuture<'static, (PathBuf, Outcome)>>;
 
 /// Registers and deregisters plugins until shutdown. `directory` must exist; it is read again at
 /// each of its changes.
-///
-/// # Errors
-///
-/// The kernel offers no file watch.
 pub(crate) async fn run(
     directory: PathBuf,
     handlers: PluginHandlers,
+    problems: base::Problems,
     shutdown: Shutdown,
-) -> std::io::Result<()> {
-    let mut watcher = FileWatcher::new()?;
+) -> Result<(), std::convert::Infallible> {
+    let mut watcher = match FileWatcher::new() {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            let what = format!("plugins such as CSI drivers are not noticed: {error}");
+            let fix = "raise the limit of watches (`sysctl -w fs.inotify.max_user_instances=1024`) \
+                and restart this node";
+            problems.put("plugins/watch", what, fix);
+            None
+        }
+    };
     let mut manager = PluginManager { handlers: handlers.into(), sockets: BTreeMap::new() };
     let mut operations = Operations::new();
-    let mut directories = manager.read(&mut watcher, &directory).await;
+    let mut directories = manager.read(watcher.as_mut(), &directory).await;
     loop {
         let now = base::clock::now();
         manager.start_operations(&operations, now);
         let retry_at = manager.retry_at(now);
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            () = watcher.changed(&directories) => {
-                directories = manager.read(&mut watcher, &directory).await;
+            () = changed(watcher.as_mut(), &directories) => {
+                directories = manager.read(watcher.as_mut(), &directory).await;
             }
             Some((path, outcome)) = operations.next(), if !operations.is_empty() => {
                 manager.finish(&path, outcome);
             }
             () = sleep_until(retry_at) => {}
         }
+    }
+}
+
+/// Resolves at the next change in the directories; never without a watcher.
+async fn changed(watcher: Option<&mut FileWatcher>, directories: &[PathBuf]) {
+    match watcher {
+        Some(watcher) => watcher.changed(directories).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -142,21 +159,27 @@ struct PluginManager {
 
 impl PluginManager {
     /// Reads the directory and watches it with all directories below; returns those.
-    async fn read(&mut self, watcher: &mut FileWatcher, directory: &Path) -> Vec<PathBuf> {
-        watcher.watch(std::slice::from_ref(&directory.to_path_buf()));
-        loop {
+    async fn read(
+        &mut self,
+        mut watcher: Option<&mut FileWatcher>,
+        directory: &Path,
+    ) -> Vec<PathBuf> {
+        let mut watched = vec![directory.to_owned()];
+        for last in [false; READS_MAX - 1].into_iter().chain([true]) {
+            if let Some(watcher) = &mut watcher {
+                watcher.watch(&watched);
+            }
             let root = directory.to_path_buf();
             let content = base::tasks::blocking(move || sockets::read(&root)).await;
             let RegistryContent { sockets, directories } = content.unwrap_or_default();
-            watcher.watch(&directories);
-            // A directory may have got sockets before it was watched.
-            let root = directory.to_path_buf();
-            let again = base::tasks::blocking(move || sockets::read(&root)).await;
-            if again.unwrap_or_default().directories == directories {
+            // Sockets may have appeared in a directory before it was watched.
+            if directories == watched || directories.is_empty() || last {
                 self.set_present(&sockets);
-                return directories;
+                break;
             }
+            watched = directories;
         }
+        watched
     }
 
     /// Records which sockets exist.

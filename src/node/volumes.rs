@@ -3,6 +3,7 @@
 mod atomic;
 mod claims;
 mod content;
+mod csi;
 mod device;
 mod directory;
 mod error;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -23,11 +25,14 @@ use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
+use crate::pods::handle::DesiredPod;
 use crate::pods::objects;
 use crate::pods::objects::{CachedObject, ReferencedObjects};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeFeatures;
-use claims::{ClaimUse, Use};
+use claims::{ClaimUse, ClaimedVolume, Use};
+pub(crate) use csi::{Csi, CsiPluginHandler};
+use csi::{CsiTearDownError, CsiVolume};
 use directory::VolumePath;
 use error::SetUpError;
 pub(crate) use error::VolumeError;
@@ -41,10 +46,11 @@ pub(crate) struct PodVolumes {
 }
 
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
-/// to look up, no server to mount from and no certificate to wait for.
+/// to look up, no driver to call, no server to mount from and no certificate to wait for.
 pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
     let waits = |v: &core::Volume| {
-        v.persistent_volume_claim.is_some() || v.ephemeral.is_some() || v.nfs.is_some()
+        let has_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
+        has_claim || v.csi.is_some() || v.nfs.is_some()
     };
     !pod.spec().volumes.iter().flatten().any(waits)
         && !crate::credentials::pod_certificates::has_certificates(pod)
@@ -57,13 +63,16 @@ pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
 ///
 /// # Errors
 ///
-/// The first volume that cannot be set up.
+/// The first volume that cannot be set up; the others are set up nevertheless, so that none waits
+/// for another one.
 pub(crate) async fn set_up(
     node: &Node,
     pod: &Pod,
     ips: &[String],
+    desired: &watch::Receiver<DesiredPod>,
 ) -> Result<PodVolumes, VolumeError> {
     let mut out = PodVolumes::default();
+    let mut outcome = Ok(());
     let certificates = node.api.pod_certificates.certificates(pod).await;
     // The runtime mounts image volumes itself.
     for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
@@ -72,20 +81,34 @@ pub(crate) async fn set_up(
             continue;
         }
         let failed = |source| VolumeError { volume: volume.name.clone(), as_device, source };
-        let volume_path = set_up_one(node, pod, volume, ips, &certificates, &mut out.refresh_at)
-            .await
-            .map_err(failed)?;
-        out.paths.insert(volume.name.clone(), volume_path);
+        let sources = VolumeSources { ips, certificates: &certificates, desired };
+        match set_up_one(node, pod, volume, sources, &mut out.refresh_at).await {
+            Ok(volume_path) => {
+                out.paths.insert(volume.name.clone(), volume_path);
+            }
+            Err(error) => outcome = outcome.and(Err(failed(error))),
+        }
     }
-    Ok(out)
+    outcome.map(|()| {
+        node.csi.stop_waiting(&pod.uid);
+        out
+    })
+}
+
+/// What the volumes of a pod depend on beside its specification.
+#[derive(Debug, Clone, Copy)]
+struct VolumeSources<'a> {
+    ips: &'a [String],
+    certificates: &'a IssuedCredentials,
+    /// The end of the pod interrupts the wait for a driver.
+    desired: &'a watch::Receiver<DesiredPod>,
 }
 
 async fn set_up_one(
     node: &Node,
     pod: &Pod,
     volume: &core::Volume,
-    ips: &[String],
-    certificates: &IssuedCredentials,
+    VolumeSources { ips, certificates, desired }: VolumeSources<'_>,
     refresh_at: &mut Option<Instant>,
 ) -> Result<VolumePath, SetUpError> {
     let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
@@ -120,7 +143,17 @@ async fn set_up_one(
     };
     if let Some((claim, read_only)) = claim {
         let of = ClaimUse { volume: &volume.name, claim, read_only };
-        return claims::claim_path(&node.identity.config, &node.api.client, pod, of).await;
+        match claims::claim_path(node, pod, of).await? {
+            ClaimedVolume::OfNode(path) => return Ok(path),
+            ClaimedVolume::Csi(csi) => {
+                let (volume, claim) = *csi;
+                let set_up = csi::set_up(node, pod, volume, Some(&claim), desired);
+                return csi_path(set_up.await?, refresh_at);
+            }
+        }
+    }
+    if let Some(volume) = CsiVolume::inline(pod, volume) {
+        return csi_path(csi::set_up(node, pod, volume, None, desired).await?, refresh_at);
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;
     let content = content.ok_or(SetUpError::KindNotSupported)?;
@@ -133,6 +166,15 @@ async fn set_up_one(
     let target = path.clone();
     base::tasks::blocking(move || atomic::write(&target, &content.files, group)).await??;
     Ok(VolumePath::mounted(path, true))
+}
+
+/// Returns the path of a CSI volume that is set up.
+fn csi_path(
+    (path, again_at): (VolumePath, Option<Instant>),
+    refresh_at: &mut Option<Instant>,
+) -> Result<VolumePath, SetUpError> {
+    *refresh_at = [*refresh_at, again_at].into_iter().flatten().min();
+    Ok(path)
 }
 
 /// Returns the mounts of a container: its volumes, `/etc/hosts`, and the termination message.
@@ -321,13 +363,56 @@ fn message_mount(pod_dir: &Path, member: &PodContainer, path: &str) -> std::io::
     })
 }
 
+/// Why the volumes of a pod cannot be torn down, or its directory cannot be removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TearDownError {
+    #[error(transparent)]
+    Csi(#[from] CsiTearDownError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+}
+
+/// Has drivers unpublish the CSI volumes of a pod whose containers have ended, and unstage those
+/// that no other pod uses; does nothing for a pod without any.
+///
+/// # Errors
+///
+/// A driver that is not registered or cannot do it. The data on disk stays, for another attempt.
+pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownError> {
+    let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
+    let released = csi::tear_down(&node.csi, uid, &node.identity.config.pod_dir(uid)).await;
+    match &released {
+        Ok(()) => problems.clear(&key),
+        Err(error) => {
+            let what = format!("a volume of the pod with uid {uid} is not released: {error}");
+            let fix = "check that the CSI driver runs on this node; kube-lite retries";
+            problems.put(&key, what, fix);
+        }
+    }
+    released
+}
+
+/// Whether drivers have to be called to tear down the volumes of a pod. Blocks.
+pub(crate) fn has_csi_volumes(config: &Config, uid: &str) -> bool {
+    csi::has_volumes(&config.root_dir, &config.pod_dir(uid))
+}
+
 /// Unmounts the volumes of a pod and removes its directory. If a mount remains, nothing below it is
 /// removed.
 ///
 /// # Errors
 ///
-/// A mount that cannot be undone, or a directory that cannot be removed.
-pub(crate) fn tear_down(pod_dir: &Path) -> std::io::Result<()> {
+/// A CSI volume that its driver does not release, a mount that cannot be undone, or a directory
+/// that cannot be removed.
+pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), TearDownError> {
+    release(node, uid).await?;
+    let pod_dir = node.identity.config.pod_dir(uid);
+    Ok(base::tasks::blocking(move || remove_pod_dir(&pod_dir)).await??)
+}
+
+fn remove_pod_dir(pod_dir: &Path) -> std::io::Result<()> {
     mounts::unmount_below(pod_dir)?;
     match std::fs::remove_dir_all(pod_dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),

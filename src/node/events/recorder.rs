@@ -53,6 +53,17 @@ impl NodeEventRecorder {
         self.recorder.event_for(pod_reference(pod), kind, reason, message);
     }
 
+    /// Records an event about a claim of a pod.
+    pub(crate) fn claim_event(
+        &self,
+        claim: &core::PersistentVolumeClaim,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.recorder.event(claim, kind, reason, message);
+    }
+
     /// Records an event about a container of a pod.
     pub(crate) fn container_event(
         &self,

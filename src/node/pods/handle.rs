@@ -66,3 +66,13 @@ pub(crate) struct ReportedPod {
     /// missed.
     pub(crate) relist_changes: u64,
 }
+
+/// Resolves once the pod has to end.
+pub(crate) async fn pod_must_end(desired: &mut watch::Receiver<DesiredPod>) {
+    let ends = |d: &DesiredPod| {
+        d.removed || d.rejection.is_some() || d.halt_seconds.is_some() || d.pod.is_deleted()
+    };
+    if desired.wait_for(ends).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -15,7 +15,7 @@ use client::{Change, Informer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::config::addresses_changed;
+use crate::config::{Config, addresses_changed};
 use crate::context::Node;
 use crate::pods::admission;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
@@ -423,9 +423,14 @@ impl PodManager {
             .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
             .collect();
         for uid in left {
+            if volumes::has_csi_volumes(&self.node.identity.config, &uid) {
+                // Their drivers may not be registered yet, so that a worker attempts it again.
+                let orphan = orphan_of_directory(&self.node.identity.config, &uid);
+                orphans.insert(uid, orphan);
+                continue;
+            }
             tracing::info!(uid, "removing remains of a deleted pod");
-            let dir = self.node.identity.config.pod_dir(&uid);
-            if let Ok(Err(error)) = base::tasks::blocking(move || volumes::tear_down(&dir)).await {
+            if let Err(error) = volumes::tear_down(&self.node, &uid).await {
                 tracing::warn!(uid, %error, "cannot remove the directory of a deleted pod");
             }
             self.node.runtime.cgroups.remove(&uid);
@@ -445,5 +450,42 @@ impl PodManager {
                 halt_seconds,
             });
         }
+    }
+}
+
+/// Describes a pod of which only the directory is left; its log directory has its name.
+fn orphan_of_directory(config: &Config, uid: &str) -> core::Pod {
+    let logs = std::fs::read_dir(&config.pod_logs_dir).into_iter().flatten().flatten();
+    let mut names = logs.filter_map(|entry| entry.file_name().into_string().ok());
+    let found = names.find_map(|name| {
+        let (namespace, pod) = name.strip_suffix(uid)?.strip_suffix('_')?.split_once('_')?;
+        Some((namespace.to_owned(), pod.to_owned()))
+    });
+    let (namespace, name) = found.unwrap_or_else(|| (String::new(), uid.to_owned()));
+    let mut orphan = core::Pod { spec: Some(core::PodSpec::default()), ..core::Pod::default() };
+    orphan.metadata.namespace = Some(namespace);
+    orphan.metadata.name = Some(name);
+    orphan.metadata.uid = Some(uid.to_owned());
+    orphan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_a_pod_is_named_by_its_logs() {
+        let home = tempfile::tempdir().unwrap();
+        let path = || home.path().to_path_buf();
+        let mut config = Config::new("n", std::net::Ipv4Addr::LOCALHOST.into(), path(), path());
+        config.pod_logs_dir = path();
+        std::fs::create_dir_all(home.path().join("shop_web-0_u1")).unwrap();
+        let names = |uid: &str| {
+            let orphan = orphan_of_directory(&config, uid);
+            let pod = Pod::new(orphan, PodOrigin::Api).unwrap();
+            (pod.namespace().to_owned(), pod.name().to_owned())
+        };
+        assert_eq!(names("u1"), ("shop".to_owned(), "web-0".to_owned()));
+        assert_eq!(names("u2"), (String::new(), "u2".to_owned()));
     }
 }

@@ -255,6 +255,7 @@ impl Worker {
         self.node.api.objects.set_references(&pod.uid, &self.wake, &objects::references(pod));
         self.node.api.trust_bundles.follow(pod, &self.wake);
         self.node.api.pod_certificates.follow(pod, &self.wake);
+        self.node.csi.follow(pod, &self.wake);
         self.actions.record_pending_resize(pod, &observed);
         self.actions.pulls.begin_round();
         self.reporter.update(desired, &observed);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use api::k8s::api::coordination::v1::{Lease, LeaseSpec};
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use base::{Backoff, Shutdown};
+use base::{Backoff, Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
@@ -33,6 +33,9 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 /// Interval of status queries while the runtime is not ready.
 const NOT_READY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long the first status waits for the CSINode of the node.
+const CSI_NODE_WAIT: Duration = Duration::from_secs(5);
 
 /// Keys of problem entries.
 const DELETED: &str = "node/deleted";
@@ -85,6 +88,13 @@ pub(crate) async fn run(
         }
     };
     node.tasks.problems().clear(REJECTED);
+    node.csi.read_volumes_in_use(object.status.as_ref()).await;
+    // The node is not ready without its CSINode, which exists already after a restart.
+    let csi_node = node.csi.initialize();
+    if !matches!(tokio::time::timeout(CSI_NODE_WAIT, csi_node).await, Ok(Ok(()))) {
+        let csi_node = create_csi_node(Arc::clone(&node), shutdown.clone());
+        node.tasks.spawn(Kind::Request, "csi-node", csi_node);
+    }
     let observed = Arc::new(ObservedNode::default());
     watch_node_object(&node, &observed);
     let mut reporter =
@@ -112,6 +122,21 @@ pub(crate) async fn run(
             () = reporter.node.caches.status_changed.notified() => {}
             () = addresses_changed(&mut addresses) => {}
             () = tokio::time::sleep_until(next) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Attempts to create the CSINode of the node until it exists.
+async fn create_csi_node(
+    node: Arc<Node>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+    while let Err(error) = node.csi.initialize().await {
+        tracing::debug!(error, "cannot create the CSINode, retrying");
+        if !backoff.wait_or(&shutdown, node.api.client.transport().back()).await {
+            break;
         }
     }
     Ok(())
@@ -325,6 +350,7 @@ impl NodeReporter {
                     .caches
                     .labels
                     .store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                self.node.csi.on_node_status(object.status.as_ref());
                 self.object = object;
                 self.written = status;
                 self.status_at = Some(base::clock::now());

@@ -1,16 +1,19 @@
-//! PersistentVolumeClaims bound to directories and block devices of this node: volumes of the kinds
-//! `local` and `hostPath`.
+//! PersistentVolumeClaims: bound to directories and block devices of this node, which are volumes of
+//! the kinds `local` and `hostPath`, or to volumes of CSI drivers.
 
+use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::csi::{CsiVolume, VolumeClaim};
 use super::device;
 use super::directory::{self, VolumePath};
 use super::error::SetUpError;
 use super::mounts;
 use super::nfs;
 use crate::config::Config;
+use crate::context::Node;
 use crate::pods::pod::Pod;
 use client::Client;
 
@@ -160,38 +163,67 @@ pub(super) struct ClaimUse<'a> {
     pub(super) read_only: bool,
 }
 
-/// Returns the name and the specification of the volume to which a claim of a pod is bound.
+/// Returns a claim of a pod, and the name and the specification of the volume to which it is bound.
 async fn bound_volume(
     client: &Client,
     pod: &Pod,
     name: &str,
-) -> Result<(String, core::PersistentVolumeSpec), SetUpError> {
+) -> Result<(core::PersistentVolumeClaim, String, core::PersistentVolumeSpec), SetUpError> {
     let claim: core::PersistentVolumeClaim = client.get(pod.namespace(), name).await?;
     let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
-    let volume_name = claim.spec.and_then(|s| s.volume_name).filter(|v| !v.is_empty());
+    let volume_name = claim.spec.as_ref().and_then(|s| s.volume_name.clone());
+    let volume_name = volume_name.filter(|v| !v.is_empty());
     let (Some(volume_name), true) = (volume_name, bound) else {
         let namespace = pod.namespace().to_owned();
         return Err(SetUpError::NotBound { namespace, name: name.to_owned() });
     };
     let volume: core::PersistentVolume = client.get("", &volume_name).await?;
-    Ok((volume_name, volume.spec.unwrap_or_default()))
+    Ok((claim, volume_name, volume.spec.unwrap_or_default()))
 }
 
-/// Returns the path of the volume of a claim.
+/// The volume of a claim.
+pub(super) enum ClaimedVolume {
+    /// A directory or block device of this node, ready to use.
+    OfNode(VolumePath),
+    /// A volume that its driver has to set up.
+    Csi(Box<(CsiVolume, VolumeClaim)>),
+}
+
+/// Returns the volume of a claim.
 pub(super) async fn claim_path(
-    config: &Config,
-    client: &Client,
+    node: &Node,
     pod: &Pod,
     of: ClaimUse<'_>,
-) -> Result<VolumePath, SetUpError> {
-    let (volume, spec) = bound_volume(client, pod, of.claim).await?;
+) -> Result<ClaimedVolume, SetUpError> {
+    let config = &node.identity.config;
+    let (claim, volume, spec) = bound_volume(&node.api.client, pod, of.claim).await?;
     let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
     Use::of(pod, of.volume).check_mode(of.volume, mode)?;
-    let (read_only, pods) = (of.read_only, config.root_dir.join("pods"));
     if spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteOncePod") {
-        let (pods, own, volume) = (pods.clone(), config.pod_dir(&pod.uid), volume.clone());
+        let pods = config.root_dir.join("pods");
+        let (own, volume) = (config.pod_dir(&pod.uid), volume.clone());
         base::tasks::blocking(move || use_alone(&pods, &own, &volume)).await??;
     }
+    if let Some(volume) = CsiVolume::persistent(&volume, &spec, of.read_only) {
+        let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+        let volume_size = size.and_then(|size| Quantity::parse(&size.0).ok());
+        let claim = VolumeClaim { object: claim, volume_size };
+        return Ok(ClaimedVolume::Csi(Box::new((volume, claim))));
+    }
+    path_on_node(config, pod, of, volume, spec).await.map(ClaimedVolume::OfNode)
+}
+
+/// Returns the path of a volume that is a directory or block device of this node. `volume` is the
+/// name of the PersistentVolume.
+async fn path_on_node(
+    config: &Config,
+    pod: &Pod,
+    of: ClaimUse<'_>,
+    volume: String,
+    spec: core::PersistentVolumeSpec,
+) -> Result<VolumePath, SetUpError> {
+    let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+    let (read_only, pods) = (of.read_only, config.root_dir.join("pods"));
     if let Some(source) = &spec.host_path {
         if mode == "Block" {
             return Err(SetUpError::BlockNotSupported);

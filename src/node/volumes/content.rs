@@ -238,10 +238,10 @@ async fn projected(
         } else if let Some(s) = &source.service_account_token {
             let seconds = s.expiration_seconds.unwrap_or(3600);
             let audience = s.audience.as_deref().unwrap_or_default();
-            let (token, due) =
+            let token =
                 node.api.tokens.get(pod, audience, seconds).await.map_err(SetUpError::Token)?;
-            out.refresh_by(due);
-            let data = token.into_bytes();
+            out.refresh_by(token.refresh_at);
+            let data = token.text.into_bytes();
             out.files.insert(s.path.clone(), VolumeFile { data, mode: own_mode, user });
         } else if let Some(s) = &source.cluster_trust_bundle {
             let data = node.api.trust_bundles.anchors(s, OBJECTS_WAIT).await?;

@@ -1,5 +1,5 @@
-//! Block devices of `local` volumes: formatted if they are empty, checked, and mounted, as
-//! `SafeFormatAndMount` of `k8s.io/mount-utils` does.
+//! Block devices: those of `local` volumes are formatted if they are empty, checked, and mounted, as
+//! `SafeFormatAndMount` of `k8s.io/mount-utils` does; those of CSI volumes are kept open.
 
 use std::ffi::OsStr;
 use std::io;
@@ -187,6 +187,59 @@ fn run(
     Ok((output.status, cut(text.trim())))
 }
 
+/// Returns the loop device of a file or device; `None` if it has none.
+fn loop_device(path: &Path) -> io::Result<Option<PathBuf>> {
+    let real = path.canonicalize()?;
+    for entry in std::fs::read_dir("/sys/block")?.flatten() {
+        let name = entry.file_name();
+        if !name.to_string_lossy().starts_with("loop") {
+            continue;
+        }
+        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let backing = Path::new(backing_path(&backing));
+        if backing == path || backing == real {
+            return Ok(Some(Path::new("/dev").join(name)));
+        }
+    }
+    Ok(None)
+}
+
+/// The path in the file `backing_file` of a loop device; the kernel marks removed files.
+fn backing_path(text: &str) -> &str {
+    let text = text.trim();
+    text.strip_suffix("(deleted)").unwrap_or(text).trim()
+}
+
+/// Keeps a device open by a loop device, so that the kernel does not give its number to another one
+/// while a container uses it (`AttachFileDevice`). Blocks.
+pub(super) fn hold_open(path: &Path) -> Result<(), DeviceError> {
+    if loop_device(path)?.is_some() {
+        return Ok(());
+    }
+    losetup("-f", path)
+}
+
+/// Undoes [`hold_open`]; idempotent. Blocks.
+pub(super) fn release(path: &Path) -> Result<(), DeviceError> {
+    match loop_device(path) {
+        Ok(Some(device)) => losetup("-d", &device),
+        Ok(None) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn losetup(argument: &str, path: &Path) -> Result<(), DeviceError> {
+    let (status, output) = run("losetup", &[argument], path)?;
+    if status.success() {
+        return Ok(());
+    }
+    let program = "losetup".to_owned();
+    Err(DeviceError::Failed { program, device: path.to_owned(), status, output })
+}
+
 fn cut(text: &str) -> String {
     text.chars().take(MAX_OUTPUT).collect()
 }
@@ -210,6 +263,18 @@ mod tests {
                 "{invalid}"
             );
         }
+    }
+
+    #[test]
+    fn a_removed_file_of_a_loop_device_is_recognized() {
+        assert_eq!(backing_path("/dev/sda\n"), "/dev/sda");
+        assert_eq!(backing_path("/a b (deleted)\n"), "/a b");
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_released() {
+        release(Path::new("/nowhere/device")).unwrap();
+        release(Path::new("/dev/null")).unwrap();
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Why the volumes of a pod cannot be set up.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use tokio::task::JoinError;
 
+use super::csi::CsiVolumeError;
 use super::device::DeviceError;
 use super::huge_pages::HugePagesError;
 use super::nfs::NfsError;
@@ -14,8 +16,7 @@ use crate::events;
 use crate::pods::cri_config::InvalidPodSpec;
 
 /// A volume cannot be set up (yet); the text is shown in an event.
-#[derive(Debug, thiserror::Error)]
-#[error("{step} failed for volume {volume:?} : {source}", step = self.step())]
+#[derive(Debug)]
 pub(crate) struct VolumeError {
     /// Name of the volume.
     pub(crate) volume: String,
@@ -29,9 +30,29 @@ impl VolumeError {
         if self.as_device { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" }
     }
 
-    /// Returns the reason of the event.
-    pub(crate) fn reason(&self) -> &'static str {
-        if self.as_device { events::FAILED_MAP_VOLUME } else { events::FAILED_MOUNT }
+    /// Returns the reason of the event; `None` if the volume only waits for another component.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        match &self.source {
+            SetUpError::Csi(error) if error.is_waiting() => None,
+            _ if self.as_device => Some(events::FAILED_MAP_VOLUME),
+            _ => Some(events::FAILED_MOUNT),
+        }
+    }
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            // It names the step and the PersistentVolume, as in upstream.
+            SetUpError::Csi(error) => error.fmt(f),
+            error => write!(f, "{} failed for volume {:?} : {error}", self.step(), self.volume),
+        }
+    }
+}
+
+impl std::error::Error for VolumeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
     }
 }
 
@@ -79,7 +100,7 @@ pub(crate) enum SetUpError {
     /// The mode of a volume does not fit its use: `list` is `volumeMounts` or `volumeDevices`.
     #[error("volume {volume} has volumeMode {mode}, but is specified in {list}")]
     Mode { volume: String, mode: String, list: &'static str },
-    #[error("volumeMode Block is possible for local volumes only")]
+    #[error("volumeMode Block is possible for local and csi volumes only")]
     BlockNotSupported,
     #[error("{0:?} is not a block device")]
     NotBlockDevice(std::path::PathBuf),
@@ -94,10 +115,12 @@ pub(crate) enum SetUpError {
     #[error("path {0:?} does not exist")]
     NoPath(String),
     #[error(
-        "PersistentVolume {0:?} is neither local nor hostPath: its driver is not supported by \
+        "PersistentVolume {0:?} is neither local, hostPath nor csi: its kind is not supported by \
          this node"
     )]
     DriverNotSupported(String),
+    #[error(transparent)]
+    Csi(#[from] CsiVolumeError),
     #[error("cannot change {path:?} to fsGroup: {source}")]
     FsGroup { path: std::path::PathBuf, source: io::Error },
     /// A claim or volume cannot be read.

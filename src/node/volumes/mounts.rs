@@ -58,6 +58,11 @@ pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(resolve(path)?.is_some_and(|path| mounted.contains(&path)))
 }
 
+/// Whether something is mounted at or below `folder`.
+pub(super) fn has_mounts(folder: &Path) -> io::Result<bool> {
+    Ok(!below(folder)?.is_empty())
+}
+
 /// Whether the file system of a block device is mounted anywhere.
 pub(super) fn is_device_mounted(device: &Path) -> io::Result<bool> {
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;

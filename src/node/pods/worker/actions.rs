@@ -13,7 +13,7 @@ use super::reporter::{SharedProgress, observe_pod};
 use crate::config::Config;
 use crate::context::Node;
 use crate::events;
-use crate::pods::handle::DesiredPod;
+use crate::pods::handle::{DesiredPod, pod_must_end};
 use crate::pods::image_pull;
 use crate::pods::image_pull::PullState;
 use crate::pods::objects;
@@ -96,7 +96,7 @@ impl PodActions {
         self.node.api.objects.wait_until_read(&references, OBJECTS_WAIT).await;
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
         let node = Arc::clone(&self.node);
-        let set_up = volumes::set_up(&node, pod, &ips);
+        let set_up = volumes::set_up(&node, pod, &ips, &self.desired);
         let mut created = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
             // Both take a while and are independent. Volumes that may take long are set up first.
@@ -108,12 +108,10 @@ impl PodActions {
             _ => set_up.await,
         };
         let volumes = volumes.inspect_err(|error| {
-            self.node.api.events.pod_event(
-                pod,
-                EventType::Warning,
-                error.reason(),
-                error.to_string(),
-            );
+            if let Some(reason) = error.reason() {
+                let message = error.to_string();
+                self.node.api.events.pod_event(pod, EventType::Warning, reason, message);
+            }
         })?;
         let mut outcome = Ok(());
         if *next != Plan::default() {
@@ -275,15 +273,5 @@ impl PodActions {
             outcome = stop => outcome.map(|()| true),
             () = pod_must_end(&mut desired) => Ok(false),
         }
-    }
-}
-
-/// Resolves once the pod has to end.
-pub(super) async fn pod_must_end(desired: &mut watch::Receiver<DesiredPod>) {
-    let ends = |d: &DesiredPod| {
-        d.removed || d.rejection.is_some() || d.halt_seconds.is_some() || d.pod.is_deleted()
-    };
-    if desired.wait_for(ends).await.is_err() {
-        std::future::pending::<()>().await;
     }
 }

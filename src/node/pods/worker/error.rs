@@ -2,11 +2,9 @@
 
 use std::io;
 
-use tokio::task::JoinError;
-
 use crate::pods::cri_config::{InvalidBandwidth, InvalidPodSpec};
 use crate::runtime::RuntimeError;
-use crate::volumes::VolumeError;
+use crate::volumes::{TearDownError, VolumeError};
 
 /// Why a pod cannot be advanced towards its desired state.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +79,5 @@ pub(super) enum RemoveError {
     Kill(#[from] KillPodError),
     /// A volume cannot be unmounted, or the pod's directory cannot be removed.
     #[error(transparent)]
-    TearDown(#[from] io::Error),
-    #[error(transparent)]
-    Panicked(#[from] JoinError),
+    TearDown(#[from] TearDownError),
 }

@@ -31,6 +31,7 @@ use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
+use crate::volumes::Csi;
 
 /// Number of pods in the regular tests.
 const PODS: u64 = 300;
@@ -72,11 +73,14 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
     config.container_logs_dir = folder.join("container-logs");
     let cgroups = Cgroups::in_folder(folder.join("cgroup"));
     let version = RuntimeVersion { name: "fake".to_owned(), version: "1".to_owned() };
+    let caches = NodeCaches::new(&client, tasks, BTreeMap::new(), &config).await;
+    let status_changed = Arc::clone(&caches.status_changed);
     Arc::new(Node {
         tasks: tasks.clone(),
         runtime: RuntimeHandles::new(Arc::new(runtime), version, Arc::default(), cgroups, &config),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
-        caches: NodeCaches::new(&client, tasks, BTreeMap::new(), &config).await,
+        csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
+        caches,
         identity: NodeIdentity {
             config,
             machine: Machine::read(),

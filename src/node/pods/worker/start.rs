@@ -9,7 +9,7 @@ use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
-use super::actions::{PodActions, pod_must_end};
+use super::actions::PodActions;
 use super::error::{SandboxError, SyncError};
 use super::reporter::SharedProgress;
 use super::stop::kill;
@@ -21,6 +21,7 @@ use crate::pods::cri_config::dns;
 use crate::pods::cri_config::downward::FieldContext;
 use crate::pods::cri_config::env::{Lookup, environment};
 use crate::pods::cri_config::{ContainerInput, InvalidPodSpec};
+use crate::pods::handle::pod_must_end;
 use crate::pods::image_pull;
 use crate::pods::image_pull::RequiredImage;
 use crate::pods::objects;

@@ -280,8 +280,7 @@ impl PodActions {
             failures.record("RemovePodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)?;
-        let dir = self.node.identity.config.pod_dir(&pod.uid);
-        base::tasks::blocking(move || volumes::tear_down(&dir)).await??;
+        volumes::tear_down(&self.node, &pod.uid).await?;
         self.node.runtime.cgroups.remove(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let _ = std::fs::remove_dir_all(logs);
@@ -365,14 +364,22 @@ impl Worker {
         );
         self.node.api.trust_bundles.forget(pod);
         self.node.api.pod_certificates.forget(pod);
+        // Drivers may have to register first.
+        self.node.csi.wait(&pod.uid, Some(&self.wake));
         if !desired.removed && !pod.is_deleted() {
             self.actions.remove_dead_containers(pod, &observed).await;
+            if let Err(error) = volumes::release(&self.node, &pod.uid).await {
+                tracing::debug!(pod = %pod.key, %error, "cannot release volumes yet");
+                return self.retry_later();
+            }
+            self.node.csi.forget(pod);
             return Step::Idle;
         }
         if let Err(error) = self.actions.remove_remains(pod, &observed).await {
             tracing::debug!(pod = %pod.key, %error, "cannot remove pod yet");
             return self.retry_later();
         }
+        self.node.csi.forget(pod);
         match (&desired.api_uid, desired.removed) {
             (Some(uid), false) => self.node.api.status.finish(&pod.uid, &pod.key, uid),
             _ => self.node.api.status.forget(&pod.uid),

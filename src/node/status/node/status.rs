@@ -77,14 +77,10 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
     node.caches.allocatable.store(Arc::new(allocatable.clone()));
     let runtime = node.runtime.cri.status().await;
-    let mut problem = runtime_problem(&runtime);
     *node.caches.network_problem.lock() = network_problem(&runtime);
-    if node.identity.config.machine_shutdown.is_in_progress() {
-        problem = Some(match problem {
-            Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
-            None => SHUTTING_DOWN.to_owned(),
-        });
-    }
+    let stops = node.identity.config.machine_shutdown.is_in_progress();
+    let shutdown = stops.then(|| SHUTTING_DOWN.to_owned());
+    let problem = one_of_several([runtime_problem(&runtime), node.csi.problem(), shutdown]);
     let ready = match &problem {
         None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
@@ -95,6 +91,9 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(&node.identity.config);
     status["images"] = images(&node.runtime).await;
+    let in_use = node.csi.volumes_in_use();
+    // Null removes the list of the status.
+    status["volumesInUse"] = if in_use.is_empty() { Value::Null } else { json!(in_use) };
     let port = node.identity.config.kubelet_api.as_ref().map_or(10250, |api| api.port);
     status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": port}});
     status["nodeInfo"] = json!({
@@ -112,6 +111,16 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
             json!({"supplementalGroupsPolicy": node.identity.features.runtime.strict_groups});
     }
     (status, problem.is_none())
+}
+
+/// Returns the problems as one text: a single one as it is, several as a list.
+fn one_of_several(problems: [Option<String>; 3]) -> Option<String> {
+    let problems: Vec<String> = problems.into_iter().flatten().collect();
+    match problems.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        all => Some(format!("[{}]", all.join(", "))),
+    }
 }
 
 /// Features of the runtime handlers, sorted by name.

@@ -1,0 +1,87 @@
+//! The volumes that this node uses, as `status.volumesInUse` of its Node shows them: a volume is
+//! listed before it is mounted until after it is unstaged, so that it is not detached meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Unique names of volumes with the pods that use them.
+#[derive(Debug, Default)]
+pub(super) struct VolumesInUse {
+    holders: Mutex<BTreeMap<String, BTreeSet<Arc<str>>>>,
+    /// The list in the Node as it was last written or read.
+    reported: Mutex<BTreeSet<String>>,
+}
+
+impl VolumesInUse {
+    /// Adds a pod to the users of a volume; returns whether the list changed.
+    pub(super) fn hold(&self, volume: &str, pod_uid: &Arc<str>) -> bool {
+        let mut holders = self.holders.lock();
+        let is_new = !holders.contains_key(volume);
+        holders.entry(volume.to_owned()).or_default().insert(Arc::clone(pod_uid));
+        is_new
+    }
+
+    /// Removes a pod from the users of all volumes; returns whether the list changed.
+    pub(super) fn release_pod(&self, pod_uid: &str) -> bool {
+        let mut holders = self.holders.lock();
+        let before = holders.len();
+        holders.retain(|_, pods| {
+            pods.remove(pod_uid);
+            !pods.is_empty()
+        });
+        holders.len() != before
+    }
+
+    /// Returns the volumes in use, sorted.
+    pub(super) fn list(&self) -> Vec<String> {
+        self.holders.lock().keys().cloned().collect()
+    }
+
+    /// Records the list in the Node; returns whether it differs from the last one.
+    pub(super) fn set_reported(&self, volumes: BTreeSet<String>) -> bool {
+        let mut reported = self.reported.lock();
+        let is_changed = *reported != volumes;
+        *reported = volumes;
+        is_changed
+    }
+
+    /// Whether the Node lists a volume.
+    pub(super) fn is_reported(&self, volume: &str) -> bool {
+        self.reported.lock().contains(volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_in_use_from_its_first_pod_to_its_last() {
+        let in_use = VolumesInUse::default();
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        assert!(in_use.hold("v2", &a));
+        assert!(in_use.hold("v1", &a));
+        assert!(!in_use.hold("v1", &b));
+        assert!(!in_use.hold("v1", &b));
+        assert_eq!(in_use.list(), ["v1", "v2"]);
+        assert!(in_use.release_pod("a"));
+        assert_eq!(in_use.list(), ["v1"]);
+        assert!(in_use.release_pod("b"));
+        assert!(!in_use.release_pod("b"));
+        assert!(in_use.list().is_empty());
+    }
+
+    #[test]
+    fn a_volume_counts_as_reported_once_the_node_lists_it() {
+        let in_use = VolumesInUse::default();
+        in_use.hold("v", &"a".into());
+        assert!(!in_use.is_reported("v"));
+        assert!(in_use.set_reported(["v".to_owned()].into()));
+        assert!(in_use.is_reported("v"));
+        assert!(!in_use.set_reported(["v".to_owned()].into()));
+        assert!(in_use.set_reported(BTreeSet::new()));
+        assert!(!in_use.is_reported("v"));
+    }
+}

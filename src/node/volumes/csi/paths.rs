@@ -1,0 +1,156 @@
+//! Names and paths of CSI volumes, which are the kubelet's: drivers mount and look for files there.
+
+use std::path::{Path, PathBuf};
+
+use crate::digest::sha256;
+
+/// Name of the volume plugin in messages and in names of volumes.
+pub(super) const PLUGIN: &str = "kubernetes.io/csi";
+/// That name as a directory.
+const ESCAPED_PLUGIN: &str = "kubernetes.io~csi";
+/// Directory of a pod with a record of each of its CSI volumes, which is kube-lite's own.
+const RECORDS: &str = "plugins/kube-lite~csi";
+
+fn hex_sha256(text: &str) -> String {
+    sha256(text.as_bytes()).trim_start_matches("sha256:").to_owned()
+}
+
+/// Name of a volume that is unique on a node, as in the status of Nodes.
+pub(super) fn unique_name(driver: &str, handle: &str) -> String {
+    format!("{PLUGIN}/{driver}^{handle}")
+}
+
+/// Handle of an inline volume (`makeVolumeHandle`).
+pub(super) fn inline_handle(pod_uid: &str, volume: &str) -> String {
+    format!("csi-{}", hex_sha256(&format!("{pod_uid}{volume}")))
+}
+
+/// Name of the VolumeAttachment of a volume on a node (`getAttachmentName`).
+pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    format!("csi-{}", hex_sha256(&format!("{handle}{driver}{node}")))
+}
+
+/// The name as a file name (`EscapeQualifiedName`).
+fn escaped(name: &str) -> String {
+    name.replace('/', "~")
+}
+
+/// Whether a name stands for one element of a path. The API validates names of drivers and volumes;
+/// this protects the host from objects that were stored otherwise.
+pub(super) fn is_path_safe(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
+}
+
+/// The directory of a volume in the directory of a pod; contains `vol_data.json` and `mount`.
+pub(super) fn volume_dir(pod_dir: &Path, spec_name: &str) -> PathBuf {
+    volumes_dir(pod_dir).join(escaped(spec_name))
+}
+
+/// The directory of all CSI volumes of a pod.
+pub(super) fn volumes_dir(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("volumes").join(ESCAPED_PLUGIN)
+}
+
+/// The path at which a volume is published, given its directory.
+pub(super) fn mount_path(volume_dir: &Path) -> PathBuf {
+    volume_dir.join("mount")
+}
+
+/// The directory with links to all CSI block devices of a pod.
+pub(super) fn devices_dir(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("volumeDevices").join(ESCAPED_PLUGIN)
+}
+
+/// The directory with the records of the CSI volumes of a pod.
+pub(super) fn records_dir(pod_dir: &Path) -> PathBuf {
+    pod_dir.join(RECORDS)
+}
+
+/// The record of a CSI volume of a pod.
+pub(super) fn record_path(pod_dir: &Path, spec_name: &str) -> PathBuf {
+    records_dir(pod_dir).join(format!("{}.json", escaped(spec_name)))
+}
+
+/// The path at which a volume with files is staged for all pods of the node
+/// (`makeDeviceMountPath`); its parent has the `vol_data.json` of the staged volume.
+pub(super) fn staging_path(root: &Path, driver: &str, handle: &str) -> PathBuf {
+    root.join("plugins").join(PLUGIN).join(driver).join(hex_sha256(handle)).join("globalmount")
+}
+
+/// The paths of one block volume that all pods of the node share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BlockPaths {
+    /// Contains `data` and `dev`.
+    pub(super) volume: PathBuf,
+    /// Contains `vol_data.json`.
+    pub(super) data: PathBuf,
+    /// Contains a bind mount of the device for each pod.
+    pub(super) global_map: PathBuf,
+    pub(super) staging: PathBuf,
+    /// Contains the published device of each pod.
+    pub(super) publish: PathBuf,
+}
+
+impl BlockPaths {
+    /// Returns the paths of the volume `spec_name`; `root` is that of the kubelet.
+    pub(super) fn new(root: &Path, spec_name: &str) -> Self {
+        let all = root.join("plugins").join(PLUGIN).join("volumeDevices");
+        let volume = all.join(escaped(spec_name));
+        Self {
+            data: volume.join("data"),
+            global_map: volume.join("dev"),
+            staging: all.join("staging").join(spec_name),
+            publish: all.join("publish").join(spec_name),
+            volume,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_upstream() {
+        assert_eq!(unique_name("d.example.com", "v-1"), "kubernetes.io/csi/d.example.com^v-1");
+        // Computed with sha256sum.
+        let of_text = |text: &str| format!("csi-{}", hex_sha256(text));
+        assert_eq!(
+            of_text("abc"),
+            "csi-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(inline_handle("uid", "vol"), of_text("uidvol"));
+        assert_eq!(attachment_name("handle", "driver", "node"), of_text("handledrivernode"));
+    }
+
+    #[test]
+    fn paths_are_those_of_upstream() {
+        let root = Path::new("/var/lib/kubelet");
+        let pod = root.join("pods/u");
+        let volume = volume_dir(&pod, "pv/a");
+        assert_eq!(volume, pod.join("volumes/kubernetes.io~csi/pv~a"));
+        assert_eq!(mount_path(&volume), pod.join("volumes/kubernetes.io~csi/pv~a/mount"));
+        assert_eq!(
+            staging_path(root, "d", "abc"),
+            root.join(
+                "plugins/kubernetes.io/csi/d/\
+                 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad/globalmount"
+            )
+        );
+        let block = BlockPaths::new(root, "pv");
+        let devices = root.join("plugins/kubernetes.io/csi/volumeDevices");
+        assert_eq!(block.data, devices.join("pv/data"));
+        assert_eq!(block.global_map, devices.join("pv/dev"));
+        assert_eq!(block.staging, devices.join("staging/pv"));
+        assert_eq!(block.publish, devices.join("publish/pv"));
+        assert_eq!(devices_dir(&pod), pod.join("volumeDevices/kubernetes.io~csi"));
+    }
+
+    #[test]
+    fn a_name_with_several_elements_is_no_file_name() {
+        for name in ["", ".", "..", "a/b", "../x"] {
+            assert!(!is_path_safe(name), "{name}");
+        }
+        assert!(is_path_safe("d.example.com"));
+    }
+}

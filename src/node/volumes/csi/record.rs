@@ -1,0 +1,301 @@
+//! What is kept on disk about CSI volumes: `vol_data.json`, in the form of the kubelet, and one
+//! record for each volume of a pod. Both together describe everything that has to be torn down, also
+//! after a restart.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::paths;
+
+/// Name of the file with the data of a volume.
+const FILE: &str = "vol_data.json";
+/// Maximum size of a file in bytes: names of some hundred bytes.
+const FILE_MAX: u64 = 64 << 10;
+
+/// The content of `vol_data.json`; keys that are not set are missing in the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct VolumeData {
+    #[serde(rename = "attachmentID", default, skip_serializing_if = "String::is_empty")]
+    pub(super) attachment_id: String,
+    pub(super) driver_name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) node_name: String,
+    #[serde(rename = "specVolID", default, skip_serializing_if = "String::is_empty")]
+    pub(super) spec_vol_id: String,
+    pub(super) volume_handle: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) volume_lifecycle_mode: String,
+}
+
+fn named(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!(
+            "kubernetes.io/csi: failed to {action} volume data file [{}]: {error}",
+            path.display()
+        ),
+    )
+}
+
+/// Reads a JSON file; `None` if it does not exist.
+fn load<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let length = match std::fs::metadata(path) {
+        Ok(metadata) => metadata.len(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(named("open", path, &e)),
+    };
+    if length > FILE_MAX {
+        let error = io::Error::new(io::ErrorKind::InvalidData, format!("{length} bytes"));
+        return Err(named("parse", path, &error));
+    }
+    let text = std::fs::read(path).map_err(|e| named("open", path, &e))?;
+    let parsed = serde_json::from_slice(&text).map_err(io::Error::from);
+    parsed.map(Some).map_err(|e| named("parse", path, &e))
+}
+
+/// Writes a JSON file. It is replaced as a whole, so that a power cut leaves the old or the new one.
+fn save(path: &Path, content: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
+    text.push(b'\n');
+    if let Some(directory) = path.parent() {
+        base::fs::create_dir(directory, 0o750)?;
+    }
+    base::fs::write_atomic(path, &text, 0o644).map_err(|e| named("save", path, &e))
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(named("delete", path, &e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+impl VolumeData {
+    /// Reads the file in `directory`; `None` if there is none.
+    pub(super) fn load(directory: &Path) -> io::Result<Option<Self>> {
+        load(&directory.join(FILE))
+    }
+
+    /// Writes the file in `directory`, which is created if it is missing.
+    pub(super) fn save(&self, directory: &Path) -> io::Result<()> {
+        save(&directory.join(FILE), self)
+    }
+
+    /// Removes the file in `directory`.
+    pub(super) fn remove(directory: &Path) -> io::Result<()> {
+        remove_file(&directory.join(FILE))
+    }
+}
+
+/// What the driver was asked to do with a volume for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Progress {
+    /// It may have been asked to stage the volume.
+    Begun,
+    /// It was asked to publish the volume.
+    Publishing,
+    /// The volume is published completely.
+    Published,
+}
+
+/// A CSI volume of a pod. The record exists from before the first call to the driver for the pod
+/// until after the last one, and keeps the volume staged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct VolumeRecord {
+    /// Name of the PersistentVolume, or of an inline volume in its pod.
+    pub(super) spec_name: String,
+    pub(super) driver: String,
+    pub(super) handle: String,
+    /// Whether the volume is a block device for the pod.
+    pub(super) is_block: bool,
+    pub(super) progress: Progress,
+}
+
+impl VolumeRecord {
+    /// Reads the record of a volume; `None` if there is none.
+    pub(super) fn load(pod_dir: &Path, spec_name: &str) -> io::Result<Option<Self>> {
+        load(&paths::record_path(pod_dir, spec_name))
+    }
+
+    /// Writes the record.
+    pub(super) fn save(&self, pod_dir: &Path) -> io::Result<()> {
+        save(&paths::record_path(pod_dir, &self.spec_name), self)
+    }
+
+    /// Removes the record.
+    pub(super) fn remove(&self, pod_dir: &Path) -> io::Result<()> {
+        remove_file(&paths::record_path(pod_dir, &self.spec_name))
+    }
+
+    /// Whether both are the same volume, staged at the same path.
+    pub(super) fn shares_staging(&self, other: &Self) -> bool {
+        (&self.driver, &self.handle, self.is_block)
+            == (&other.driver, &other.handle, other.is_block)
+            && (!self.is_block || self.spec_name == other.spec_name)
+    }
+}
+
+/// Returns the entries of a directory, none if it does not exist.
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match std::fs::read_dir(directory) {
+        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Returns the CSI volumes of a pod by their names: those with a record, and those that another
+/// kubelet left in this directory. `root` is that of the kubelet.
+pub(super) fn volumes_of_pod(
+    root: &Path,
+    pod_dir: &Path,
+) -> io::Result<BTreeMap<String, VolumeRecord>> {
+    let mut out = BTreeMap::new();
+    for path in entries(&paths::records_dir(pod_dir))? {
+        let is_record = path.extension().is_some_and(|e| e == "json");
+        if let Some(record) = if is_record { load::<VolumeRecord>(&path)? } else { None } {
+            out.insert(record.spec_name.clone(), record);
+        }
+    }
+    let mut add = |data: VolumeData, spec_name: String, is_block| {
+        out.entry(spec_name.clone()).or_insert_with(|| VolumeRecord {
+            spec_name,
+            driver: data.driver_name,
+            handle: data.volume_handle,
+            is_block,
+            progress: Progress::Publishing,
+        });
+    };
+    for directory in entries(&paths::volumes_dir(pod_dir))? {
+        if let Some(data) = VolumeData::load(&directory)? {
+            let name = data.spec_vol_id.clone();
+            add(data, name, false);
+        }
+    }
+    for link in entries(&paths::devices_dir(pod_dir))? {
+        let Some(name) = link.file_name().and_then(|n| n.to_str()).map(str::to_owned) else {
+            continue;
+        };
+        if let Some(data) = VolumeData::load(&paths::BlockPaths::new(root, &name).data)? {
+            add(data, name, true);
+        }
+    }
+    Ok(out)
+}
+
+/// Whether a pod other than that in `own` uses the staged volume of a record.
+pub(super) fn other_pod_uses(root: &Path, own: &Path, of: &VolumeRecord) -> io::Result<bool> {
+    for pod in entries(&root.join("pods"))?.into_iter().filter(|pod| pod != own) {
+        if volumes_of_pod(root, &pod)?.values().any(|record| record.shares_staging(of)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the CSI volumes of all pods: the uid of the pod and the unique name of the volume. Pods
+/// whose directories cannot be read are left out.
+pub(super) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, String)> {
+    let mut out = Vec::new();
+    for pod in entries(&root.join("pods")).unwrap_or_default() {
+        let Some(uid) = pod.file_name().and_then(|n| n.to_str()) else { continue };
+        let uid: Arc<str> = uid.into();
+        let volumes = volumes_of_pod(root, &pod).unwrap_or_default().into_values();
+        let names = volumes.map(|v| paths::unique_name(&v.driver, &v.handle));
+        out.extend(names.map(|name| (Arc::clone(&uid), name)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data() -> VolumeData {
+        VolumeData {
+            spec_vol_id: "pv".into(),
+            volume_handle: "h".into(),
+            driver_name: "d".into(),
+            node_name: "n".into(),
+            attachment_id: "csi-1".into(),
+            volume_lifecycle_mode: "Persistent".into(),
+        }
+    }
+
+    fn record(spec_name: &str, handle: &str, is_block: bool) -> VolumeRecord {
+        VolumeRecord {
+            spec_name: spec_name.into(),
+            driver: "d".into(),
+            handle: handle.into(),
+            is_block,
+            progress: Progress::Begun,
+        }
+    }
+
+    #[test]
+    fn volume_data_has_the_form_of_upstream() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("v");
+        assert_eq!(VolumeData::load(&directory).unwrap(), None);
+        data().save(&directory).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(directory.join("vol_data.json")).unwrap(),
+            "{\"attachmentID\":\"csi-1\",\"driverName\":\"d\",\"nodeName\":\"n\",\"specVolID\":\
+             \"pv\",\"volumeHandle\":\"h\",\"volumeLifecycleMode\":\"Persistent\"}\n"
+        );
+        assert_eq!(VolumeData::load(&directory).unwrap(), Some(data()));
+        // That of a staged volume, and one with a key of another kubelet.
+        let staged = "{\"driverName\":\"d\",\"seLinuxMountContext\":\"x\",\"volumeHandle\":\"h\"}";
+        std::fs::write(directory.join("vol_data.json"), staged).unwrap();
+        assert_eq!(VolumeData::load(&directory).unwrap().unwrap().volume_handle, "h");
+        std::fs::write(directory.join("vol_data.json"), "{").unwrap();
+        assert!(VolumeData::load(&directory).is_err());
+        VolumeData::remove(&directory).unwrap();
+        VolumeData::remove(&directory).unwrap();
+    }
+
+    #[test]
+    fn volumes_of_a_pod_are_found_with_and_without_a_record() {
+        let home = tempfile::tempdir().unwrap();
+        let (root, pod) = (home.path(), home.path().join("pods/u"));
+        record("begun", "h0", false).save(&pod).unwrap();
+        data().save(&paths::volume_dir(&pod, "pv")).unwrap();
+        let device = VolumeData { spec_vol_id: "dev".into(), ..data() };
+        device.save(&paths::BlockPaths::new(root, "dev").data).unwrap();
+        std::fs::create_dir_all(paths::devices_dir(&pod)).unwrap();
+        let link = paths::devices_dir(&pod).join("dev");
+        std::os::unix::fs::symlink("/dev/missing", link).unwrap();
+        let found = volumes_of_pod(root, &pod).unwrap();
+        let short: Vec<_> =
+            found.values().map(|r| (&*r.spec_name, &*r.handle, r.is_block)).collect();
+        assert_eq!(short, [("begun", "h0", false), ("dev", "h", true), ("pv", "h", false)]);
+        assert_eq!(volumes_of_pod(root, &root.join("pods/none")).unwrap(), BTreeMap::new());
+        let uid: Arc<str> = "u".into();
+        let names =
+            ["h0", "h", "h"].map(|h| (Arc::clone(&uid), format!("kubernetes.io/csi/d^{h}")));
+        assert_eq!(volumes_of_all_pods(root), names);
+    }
+
+    #[test]
+    fn a_volume_is_staged_while_another_pod_has_it() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path();
+        let (own, other) = (root.join("pods/a"), root.join("pods/b"));
+        let volume = record("pv", "h", false);
+        volume.save(&own).unwrap();
+        let is_used = |of: &VolumeRecord| other_pod_uses(root, &own, of).unwrap();
+        assert!(!is_used(&volume));
+        record("pv-2", "h", false).save(&other).unwrap();
+        assert!(is_used(&volume), "two PersistentVolumes of one handle are staged once");
+        assert!(!is_used(&record("pv", "h", true)));
+        assert!(!is_used(&record("pv", "h2", false)));
+        record("pv-2", "h", false).remove(&other).unwrap();
+        assert!(!is_used(&volume));
+    }
+}
