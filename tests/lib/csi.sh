@@ -250,8 +250,7 @@ install_csi() {
 
 # What is left of CSI volumes on a machine.
 csi_mounts() { # machine
-  nsenter "--target=${machine_first[$1]}" --mount grep -c \
-    'kubernetes\.io[~/]csi\|volume-subpaths' /proc/self/mountinfo
+  grep -c 'kubernetes\.io[~/]csi\|volume-subpaths' "/proc/${machine_first[$1]}/mountinfo"
 }
 # Loop devices with a file of the suite's file system; the kernel shares them between all machines.
 scratch_device=$(awk -v path="$scratch" '$5 == path { print $3 }' /proc/self/mountinfo)
