@@ -108,10 +108,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     spawn_status(&node, client.clone());
     spawn_plugins(&node);
     spawn_healthz(&node);
-    let http = match &node.identity.config.kubelet_api {
-        Some(http) => Some((http.clone(), kubelet_api::listener(http)?)),
-        None => None,
-    };
+    let http = node.identity.config.kubelet_api.clone();
+    let http = http.map(|http| kubelet_api::listener(&http).map(|l| (http, l))).transpose()?;
     if containerd.is_some() {
         spawn_registries(&node);
         spawn_image_folder(&node, socket);
