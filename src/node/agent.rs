@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
+use crate::csi::{Csi, CsiPluginHandler};
 use crate::events;
 use crate::eviction;
 use crate::housekeeping;
@@ -39,7 +40,6 @@ use crate::static_pods::manifests;
 use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
-use crate::volumes::{Csi, CsiPluginHandler};
 
 /// How long the agent waits for the runtime to answer before the start fails.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::credentials::pod_certificates::PodCertificates;
 use crate::credentials::tokens::Tokens;
 use crate::credentials::trust_bundles::TrustBundles;
+use crate::csi::Csi;
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::NodePressure;
 use crate::image_registry::ImageRegistry;
@@ -34,7 +35,6 @@ use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
-use crate::volumes::Csi;
 
 use labels::Labels;
 

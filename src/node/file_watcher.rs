@@ -90,7 +90,8 @@ fn change_of(event: &Event<std::ffi::OsString>, folder: &Path) -> Option<FileCha
     Some(if removed { FileChange::Removed(name) } else { FileChange::Written(name) })
 }
 
-/// Whether an event is relevant. A created file is not written yet, unless it is a link or a socket.
+/// Whether an event is relevant. A created file is not written yet, unless it is a link or a
+/// socket.
 fn is_relevant(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let Some(name) = &event.name else { return true };

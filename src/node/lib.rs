@@ -9,6 +9,7 @@ mod cgroups;
 pub mod config;
 mod context;
 mod credentials;
+mod csi;
 mod digest;
 mod events;
 mod eviction;

@@ -1,6 +1,7 @@
-//! Generated clients of CRI v1, of CSI v1 and the registration of kubelet plugins, of containerd's own
-//! services and of gRPC health checks, and servers of etcd v3, of the registration of device plugins
-//! and of the kubelet's pod resources; `cargo run -p xtask -- protos` generates them from `proto/`.
+//! Generated clients of CRI v1, of CSI v1 and the registration of kubelet plugins, of containerd's
+//! own services and of gRPC health checks, and servers of etcd v3, of the registration of device
+//! plugins and of the kubelet's pod resources; `cargo run -p xtask -- protos` generates them from
+//! `proto/`.
 //!
 //! Modules have the names of the protobuf packages: [`runtime::v1`],
 //! `containerd::services::events::v1`, ….

@@ -91,6 +91,7 @@ const NODE: Floors = &[
         "resource_usage",
         "events",
         "volumes::mounts",
+        "volumes::device",
         "status::not_ready",
         "runtime::registries::config",
         "runtime::registries::rewrite",
@@ -118,7 +119,15 @@ const NODE: Floors = &[
         "eviction::ranking",
     ],
     // What pods need from the API server, and where they come from besides it.
-    &["credentials", "static_pods", "status::writer", "context::labels", "image_registry"],
+    &[
+        "credentials",
+        "csi",
+        "plugins",
+        "static_pods",
+        "status::writer",
+        "context::labels",
+        "image_registry",
+    ],
     // The handles and caches that tasks share.
     &["context"],
     // The parts of a pod's life.

@@ -18,7 +18,7 @@ csi_image() { # name, program, FILE=PATH...
 }
 make_csi_images() {
   local tool library files=()
-  for tool in mount umount losetup blkid mkfs.ext4 resize2fs; do
+  for tool in mount umount losetup blkid mkfs.ext4 e2fsck resize2fs; do
     command -v "$tool" >/dev/null || skip "$tool is missing"
     tool=$(command -v "$tool")
     files+=("$(realpath "$tool")=/bin/${tool##*/}")

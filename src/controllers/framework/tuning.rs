@@ -15,8 +15,8 @@ pub struct Tuning {
     pub signing_duration: Duration,
     /// `--node-cidr-mask-size-ipv4` and `--node-cidr-mask-size-ipv6`.
     pub node_masks: (u8, u8),
-    /// False with `--disable-force-detach-on-timeout`: a volume stays attached to a node that is not
-    /// ready until the node is marked as out of service.
+    /// False with `--disable-force-detach-on-timeout`: a volume stays attached to a node that is
+    /// not ready until the node is marked as out of service.
     pub force_detach_on_timeout: bool,
     /// Autoscaling of pods.
     pub autoscaling: Autoscaling,

@@ -134,7 +134,7 @@ async fn create_csi_node(
 ) -> Result<(), std::convert::Infallible> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
     while let Err(error) = node.csi.initialize().await {
-        tracing::debug!(error, "cannot create the CSINode, retrying");
+        tracing::debug!(%error, "cannot create the CSINode, retrying");
         if !backoff.wait_or(&shutdown, node.api.client.transport().back()).await {
             break;
         }

@@ -1,12 +1,12 @@
-//! PersistentVolumeClaims: bound to directories and block devices of this node, which are volumes of
-//! the kinds `local` and `hostPath`, or to volumes of CSI drivers.
+//! PersistentVolumeClaims: bound to directories and block devices of this node, which are volumes
+//! of the kinds `local` and `hostPath`, or to volumes of CSI drivers.
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::csi::{CsiVolume, VolumeClaim};
+use super::csi::VolumeClaim;
 use super::device;
 use super::directory::{self, VolumePath};
 use super::error::SetUpError;
@@ -14,6 +14,7 @@ use super::mounts;
 use super::nfs;
 use crate::config::Config;
 use crate::context::Node;
+use crate::csi::source::CsiVolume;
 use crate::pods::pod::Pod;
 use client::Client;
 

@@ -1,5 +1,5 @@
-//! Block devices: those of `local` volumes are formatted if they are empty, checked, and mounted, as
-//! `SafeFormatAndMount` of `k8s.io/mount-utils` does; those of CSI volumes are kept open.
+//! Block devices: those of `local` volumes are formatted if they are empty, checked, and mounted,
+//! as `SafeFormatAndMount` of `k8s.io/mount-utils` does; those of CSI volumes are kept open.
 
 use std::ffi::OsStr;
 use std::io;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use tokio::task::JoinError;
 
-use super::csi::CsiVolumeError;
 use super::device::DeviceError;
 use super::huge_pages::HugePagesError;
 use super::nfs::NfsError;
 use crate::credentials::pod_certificates::CertificateError;
 use crate::credentials::trust_bundles::TrustBundleError;
+use crate::csi::error::CsiVolumeError;
 use crate::events;
 use crate::pods::cri_config::InvalidPodSpec;
 

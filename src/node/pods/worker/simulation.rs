@@ -24,6 +24,7 @@ use super::Worker;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
+use crate::csi::Csi;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
@@ -31,7 +32,6 @@ use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
-use crate::volumes::Csi;
 
 /// Number of pods in the regular tests.
 const PODS: u64 = 300;

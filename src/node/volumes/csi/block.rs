@@ -1,6 +1,6 @@
-//! Stages and publishes a block volume (`csi_block.go` and `MapBlockVolume` of upstream), and undoes
-//! both. The published device is bound below the global map path, linked in the directory of the
-//! pod, and kept open by a loop device, so that it is not silently replaced by another one.
+//! Stages and publishes a block volume (`csi_block.go` and `MapBlockVolume` of upstream), and
+//! undoes both. The published device is bound below the global map path, linked in the directory of
+//! the pod, and kept open by a loop device, so that it is not silently replaced by another one.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
 
-use super::Csi;
-use super::driver_client::{Access, Capabilities, CsiClient, access_mode, map, volume_capability};
-use super::error::{CsiError, Doing};
 use super::mount::{StepOutcome, check_unmounted, remove_empty};
-use super::paths::{self, BlockPaths};
-use super::record::{Progress, VolumeData, VolumeRecord};
 use super::set_up::VolumeOperation;
-use super::source::CsiVolume;
+use crate::csi::Csi;
+use crate::csi::driver_client::{
+    Access, Capabilities, CsiClient, access_mode, map, volume_capability,
+};
+use crate::csi::error::{CsiError, Doing};
+use crate::csi::paths::{self, BlockPaths};
+use crate::csi::record::{Progress, VolumeData, VolumeRecord};
+use crate::csi::source::CsiVolume;
 use crate::volumes::device;
 use crate::volumes::directory::VolumePath;
 use crate::volumes::mounts;

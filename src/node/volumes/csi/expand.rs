@@ -12,13 +12,13 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::driver_client::{Access, RpcError, access_mode, map, volume_capability};
-use super::error::{CsiError, CsiVolumeError};
 use super::resize::{self, Resize};
 use super::set_up::detached;
-use super::source::CsiVolume;
-use super::{Csi, paths};
 use crate::context::Node;
+use crate::csi::driver_client::{Access, RpcError, access_mode, map, volume_capability};
+use crate::csi::error::{CsiError, CsiVolumeError};
+use crate::csi::source::CsiVolume;
+use crate::csi::{Csi, VolumeSize, paths};
 use crate::events;
 use crate::pods::handle::DesiredPod;
 use crate::pods::pod::Pod;
@@ -29,17 +29,6 @@ use crate::volumes::directory::VolumePath;
 pub(in crate::volumes) struct VolumeClaim {
     pub(in crate::volumes) object: PersistentVolumeClaim,
     pub(in crate::volumes) volume_size: Option<Quantity>,
-}
-
-/// What this process knows about the size of a volume.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct VolumeSize {
-    /// The size on this node.
-    size: Option<Quantity>,
-    /// The driver failed to enlarge the volume with a final error.
-    has_failed: bool,
-    /// The driver does not enlarge the volume while it is in use.
-    is_blocked: bool,
 }
 
 /// When a volume is enlarged.

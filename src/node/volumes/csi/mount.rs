@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
 
-use super::Csi;
-use super::driver_client::{Access, Capabilities, CsiClient, access_mode, map, volume_capability};
-use super::error::{CsiError, Doing};
-use super::paths;
-use super::record::{Progress, VolumeData, VolumeRecord};
 use super::set_up::VolumeOperation;
+use crate::csi::Csi;
+use crate::csi::driver_client::{
+    Access, Capabilities, CsiClient, access_mode, map, volume_capability,
+};
+use crate::csi::error::{CsiError, Doing};
+use crate::csi::paths;
+use crate::csi::record::{Progress, VolumeData, VolumeRecord};
 use crate::volumes::directory::{self, VolumePath};
 use crate::volumes::mounts;
 

@@ -13,12 +13,13 @@ use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::error::{CsiError, CsiVolumeError, Doing};
 use super::expand::{Moment, VolumeClaim, expand_if_larger};
-use super::record::{Progress, VolumeRecord};
-use super::source::{self, CsiVolume, SecretName};
-use super::{Csi, block, mount, paths};
+use super::{block, mount};
 use crate::context::Node;
+use crate::csi::error::{CsiError, CsiVolumeError, Doing};
+use crate::csi::record::{Progress, VolumeRecord};
+use crate::csi::source::{self, CsiVolume, SecretName};
+use crate::csi::{Csi, paths};
 use crate::events;
 use crate::pods::handle::{DesiredPod, pod_must_end};
 use crate::pods::pod::Pod;

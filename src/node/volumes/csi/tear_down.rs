@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::{CsiError, CsiTearDownError};
-use super::record::{self, VolumeRecord};
-use super::{Csi, block, mount, paths};
+use super::{block, mount};
+use crate::csi::error::{CsiError, CsiTearDownError};
+use crate::csi::record::{self, VolumeRecord};
+use crate::csi::{Csi, paths};
 use crate::volumes::mounts;
 
 /// Directory of a pod with the mounts of sub-paths.

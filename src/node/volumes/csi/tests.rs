@@ -18,6 +18,7 @@ use super::fake::{FakeApi, FakeDriver};
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
+use crate::csi::{Csi, CsiPluginHandler};
 use crate::machine::Machine;
 use crate::plugins::{self, PluginHandlers};
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -25,7 +26,7 @@ use crate::pods::handle::DesiredPod;
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
-use crate::volumes::{self, Csi, CsiPluginHandler, PodVolumes, VolumeError};
+use crate::volumes::{self, PodVolumes, VolumeError};
 
 const NODE: &str = "/api/v1/nodes/n";
 const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n";
@@ -133,7 +134,7 @@ impl Fixture {
         let mut node = self.api.get(NODE).unwrap();
         node["status"] = json!({"volumesAttached": [{"name": name, "devicePath": ""}]});
         self.api.put(NODE, node);
-        let attachment = super::paths::attachment_name("handle", "d.example.com", "n");
+        let attachment = crate::csi::paths::attachment_name("handle", "d.example.com", "n");
         self.api.put(
             &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
             json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
@@ -143,7 +144,7 @@ impl Fixture {
         );
         let is_known = || {
             let node = self.node.api.own_node.get("", "n");
-            node.is_some_and(|node| super::attachment::attached(&node).count() == 1)
+            node.is_some_and(|node| crate::csi::attachment::attached(&node).count() == 1)
         };
         until(is_known).await;
     }
@@ -173,7 +174,10 @@ impl Fixture {
 
     fn staging_dir(&self) -> PathBuf {
         let root = self.home.path().join("kubelet");
-        super::paths::staging_path(&root, "d.example.com", "handle").parent().unwrap().to_owned()
+        crate::csi::paths::staging_path(&root, "d.example.com", "handle")
+            .parent()
+            .unwrap()
+            .to_owned()
     }
 }
 

@@ -91,6 +91,14 @@ func mountDevice(device, path string, capability *csi.VolumeCapability) error {
 			return err
 		}
 	case "ext4":
+		// Growth of a mounted file system needs CAP_SYS_RESOURCE, that of another one needs a check,
+		// which also replays the journal of a copy.
+		if _, err := run("e2fsck", "-f", "-y", device); err != nil {
+			return err
+		}
+		if _, err := run("resize2fs", device); err != nil {
+			return err
+		}
 	default:
 		return status.Errorf(codes.Internal, "the volume contains %s", existing)
 	}
@@ -98,9 +106,7 @@ func mountDevice(device, path string, capability *csi.VolumeCapability) error {
 	if flags := capability.GetMount().GetMountFlags(); len(flags) > 0 {
 		mount = append(mount, "-o", strings.Join(flags, ","))
 	}
-	if _, err = run(append(mount, device, path)...); err == nil && existing != "" {
-		_, err = run("resize2fs", device)
-	}
+	_, err = run(append(mount, device, path)...)
 	return err
 }
 

@@ -14,11 +14,24 @@ import (
 func run(arguments ...string) (string, error) {
 	output, err := exec.Command(arguments[0], arguments[1:]...).CombinedOutput()
 	text := strings.TrimSpace(string(output))
+	// e2fsck has corrected errors, such as a journal that was not replayed.
+	if err != nil && arguments[0] == "e2fsck" && exitCode(err) == 1 {
+		return text, nil
+	}
 	if err != nil {
 		return text, status.Errorf(codes.Internal, "%s: %v: %s", strings.Join(arguments, " "), err,
 			text)
 	}
 	return text, nil
+}
+
+// exitCode is the status of a program that failed.
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return -1
 }
 
 // mounted is a line of /proc/self/mountinfo.

@@ -26,12 +26,12 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {} desc = {message}", code_name(*code))]
 pub(crate) struct RpcError {
-    pub(super) code: Code,
-    pub(super) message: String,
+    pub(crate) code: Code,
+    pub(crate) message: String,
 }
 
 /// Go's name of a code.
-pub(super) fn code_name(code: Code) -> String {
+pub(crate) fn code_name(code: Code) -> String {
     match code {
         Code::Cancelled => "Canceled".to_owned(),
         Code::Ok => "OK".to_owned(),
@@ -41,7 +41,7 @@ pub(super) fn code_name(code: Code) -> String {
 
 impl RpcError {
     /// Whether the operation is certainly not in progress in the driver (`isFinalError`).
-    pub(super) fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         !matches!(
             self.code,
             Code::Cancelled
@@ -69,7 +69,7 @@ impl From<tonic::Status> for RpcError {
 
 /// The optional parts of the node service that a driver has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Capabilities(HashSet<i32>);
+pub(crate) struct Capabilities(HashSet<i32>);
 
 impl Capabilities {
     fn of(response: csi::NodeGetCapabilitiesResponse) -> Self {
@@ -85,29 +85,29 @@ impl Capabilities {
     }
 
     /// Volumes are staged once per node before they are published for pods.
-    pub(super) fn stage(&self) -> bool {
+    pub(crate) fn stage(&self) -> bool {
         self.has(rpc::Type::StageUnstageVolume)
     }
 
     /// The driver changes the group of the files itself.
-    pub(super) fn mount_group(&self) -> bool {
+    pub(crate) fn mount_group(&self) -> bool {
         self.has(rpc::Type::VolumeMountGroup)
     }
 
     /// The driver enlarges volumes on the node.
-    pub(super) fn expand(&self) -> bool {
+    pub(crate) fn expand(&self) -> bool {
         self.has(rpc::Type::ExpandVolume)
     }
 
     /// The driver distinguishes one and several writers on a node.
-    pub(super) fn single_node_multi_writer(&self) -> bool {
+    pub(crate) fn single_node_multi_writer(&self) -> bool {
         self.has(rpc::Type::SingleNodeMultiWriter)
     }
 }
 
 /// How a volume is accessed, as part of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     Block,
     Mount {
         fs_type: String,
@@ -118,7 +118,7 @@ pub(super) enum Access {
 }
 
 /// Converts an access mode of a PersistentVolume (`getNodeV1AccessModeMapper`).
-pub(super) fn access_mode(mode: &str, capabilities: &Capabilities) -> Mode {
+pub(crate) fn access_mode(mode: &str, capabilities: &Capabilities) -> Mode {
     match (mode, capabilities.single_node_multi_writer()) {
         ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
         ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
@@ -130,7 +130,7 @@ pub(super) fn access_mode(mode: &str, capabilities: &Capabilities) -> Mode {
 }
 
 /// Returns the capability of a volume in a call.
-pub(super) fn volume_capability(mode: Mode, access: Access) -> csi::VolumeCapability {
+pub(crate) fn volume_capability(mode: Mode, access: Access) -> csi::VolumeCapability {
     let access_type = match access {
         Access::Block => AccessType::Block(BlockVolume {}),
         Access::Mount { fs_type, options, group } => AccessType::Mount(MountVolume {
@@ -146,13 +146,13 @@ pub(super) fn volume_capability(mode: Mode, access: Access) -> csi::VolumeCapabi
 }
 
 /// Converts a map of the API into one of a call.
-pub(super) fn map(entries: &BTreeMap<String, String>) -> HashMap<String, String> {
+pub(crate) fn map(entries: &BTreeMap<String, String>) -> HashMap<String, String> {
     entries.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 /// The node service of a registered driver. It connects with the first call.
 #[derive(Debug, Clone)]
-pub(super) struct CsiClient {
+pub(crate) struct CsiClient {
     driver: String,
     node: NodeClient<Channel>,
     metrics: Arc<CsiMetrics>,
@@ -170,7 +170,7 @@ macro_rules! call {
 
 impl CsiClient {
     /// Creates a client for the driver at a socket.
-    pub(super) fn new(driver: &str, endpoint: &Path, metrics: &Arc<CsiMetrics>) -> Self {
+    pub(crate) fn new(driver: &str, endpoint: &Path, metrics: &Arc<CsiMetrics>) -> Self {
         let node = NodeClient::new(channel(endpoint));
         Self { driver: driver.to_owned(), node, metrics: Arc::clone(metrics) }
     }
@@ -197,24 +197,24 @@ impl CsiClient {
     }
 
     /// Returns how the driver names this node.
-    pub(super) async fn info(&self) -> Result<csi::NodeGetInfoResponse, RpcError> {
+    pub(crate) async fn info(&self) -> Result<csi::NodeGetInfoResponse, RpcError> {
         call!(self, node_get_info, "NodeGetInfo", csi::NodeGetInfoRequest {})
     }
 
     /// Returns the optional parts of the service.
-    pub(super) async fn capabilities(&self) -> Result<Capabilities, RpcError> {
+    pub(crate) async fn capabilities(&self) -> Result<Capabilities, RpcError> {
         let message = csi::NodeGetCapabilitiesRequest {};
         let answer = call!(self, node_get_capabilities, "NodeGetCapabilities", message)?;
         Ok(Capabilities::of(answer))
     }
 
     /// Prepares a volume on this node.
-    pub(super) async fn stage(&self, message: csi::NodeStageVolumeRequest) -> Result<(), RpcError> {
+    pub(crate) async fn stage(&self, message: csi::NodeStageVolumeRequest) -> Result<(), RpcError> {
         call!(self, node_stage_volume, "NodeStageVolume", message).map(drop)
     }
 
     /// Undoes [`CsiClient::stage`]; idempotent.
-    pub(super) async fn unstage(&self, handle: &str, staging: &Path) -> Result<(), RpcError> {
+    pub(crate) async fn unstage(&self, handle: &str, staging: &Path) -> Result<(), RpcError> {
         let message = csi::NodeUnstageVolumeRequest {
             volume_id: handle.to_owned(),
             staging_target_path: staging.to_string_lossy().into_owned(),
@@ -223,7 +223,7 @@ impl CsiClient {
     }
 
     /// Makes a volume available to a pod.
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         &self,
         message: csi::NodePublishVolumeRequest,
     ) -> Result<(), RpcError> {
@@ -231,7 +231,7 @@ impl CsiClient {
     }
 
     /// Undoes [`CsiClient::publish`]; idempotent.
-    pub(super) async fn unpublish(&self, handle: &str, target: &Path) -> Result<(), RpcError> {
+    pub(crate) async fn unpublish(&self, handle: &str, target: &Path) -> Result<(), RpcError> {
         let message = csi::NodeUnpublishVolumeRequest {
             volume_id: handle.to_owned(),
             target_path: target.to_string_lossy().into_owned(),
@@ -240,7 +240,7 @@ impl CsiClient {
     }
 
     /// Enlarges a volume on this node.
-    pub(super) async fn expand(
+    pub(crate) async fn expand(
         &self,
         message: csi::NodeExpandVolumeRequest,
     ) -> Result<(), RpcError> {

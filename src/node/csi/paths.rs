@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::digest::sha256;
 
 /// Name of the volume plugin in messages and in names of volumes.
-pub(super) const PLUGIN: &str = "kubernetes.io/csi";
+pub(crate) const PLUGIN: &str = "kubernetes.io/csi";
 /// That name as a directory.
 const ESCAPED_PLUGIN: &str = "kubernetes.io~csi";
 /// Directory of a pod with a record of each of its CSI volumes, which is kube-lite's own.
@@ -16,17 +16,17 @@ fn hex_sha256(text: &str) -> String {
 }
 
 /// Name of a volume that is unique on a node, as in the status of Nodes.
-pub(super) fn unique_name(driver: &str, handle: &str) -> String {
+pub(crate) fn unique_name(driver: &str, handle: &str) -> String {
     format!("{PLUGIN}/{driver}^{handle}")
 }
 
 /// Handle of an inline volume (`makeVolumeHandle`).
-pub(super) fn inline_handle(pod_uid: &str, volume: &str) -> String {
+pub(crate) fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hex_sha256(&format!("{pod_uid}{volume}")))
 }
 
 /// Name of the VolumeAttachment of a volume on a node (`getAttachmentName`).
-pub(super) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+pub(crate) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", hex_sha256(&format!("{handle}{driver}{node}")))
 }
 
@@ -37,63 +37,63 @@ fn escaped(name: &str) -> String {
 
 /// Whether a name stands for one element of a path. The API validates names of drivers and volumes;
 /// this protects the host from objects that were stored otherwise.
-pub(super) fn is_path_safe(name: &str) -> bool {
+pub(crate) fn is_path_safe(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }
 
 /// The directory of a volume in the directory of a pod; contains `vol_data.json` and `mount`.
-pub(super) fn volume_dir(pod_dir: &Path, spec_name: &str) -> PathBuf {
+pub(crate) fn volume_dir(pod_dir: &Path, spec_name: &str) -> PathBuf {
     volumes_dir(pod_dir).join(escaped(spec_name))
 }
 
 /// The directory of all CSI volumes of a pod.
-pub(super) fn volumes_dir(pod_dir: &Path) -> PathBuf {
+pub(crate) fn volumes_dir(pod_dir: &Path) -> PathBuf {
     pod_dir.join("volumes").join(ESCAPED_PLUGIN)
 }
 
 /// The path at which a volume is published, given its directory.
-pub(super) fn mount_path(volume_dir: &Path) -> PathBuf {
+pub(crate) fn mount_path(volume_dir: &Path) -> PathBuf {
     volume_dir.join("mount")
 }
 
 /// The directory with links to all CSI block devices of a pod.
-pub(super) fn devices_dir(pod_dir: &Path) -> PathBuf {
+pub(crate) fn devices_dir(pod_dir: &Path) -> PathBuf {
     pod_dir.join("volumeDevices").join(ESCAPED_PLUGIN)
 }
 
 /// The directory with the records of the CSI volumes of a pod.
-pub(super) fn records_dir(pod_dir: &Path) -> PathBuf {
+pub(crate) fn records_dir(pod_dir: &Path) -> PathBuf {
     pod_dir.join(RECORDS)
 }
 
 /// The record of a CSI volume of a pod.
-pub(super) fn record_path(pod_dir: &Path, spec_name: &str) -> PathBuf {
+pub(crate) fn record_path(pod_dir: &Path, spec_name: &str) -> PathBuf {
     records_dir(pod_dir).join(format!("{}.json", escaped(spec_name)))
 }
 
 /// The path at which a volume with files is staged for all pods of the node
 /// (`makeDeviceMountPath`); its parent has the `vol_data.json` of the staged volume.
-pub(super) fn staging_path(root: &Path, driver: &str, handle: &str) -> PathBuf {
+pub(crate) fn staging_path(root: &Path, driver: &str, handle: &str) -> PathBuf {
     root.join("plugins").join(PLUGIN).join(driver).join(hex_sha256(handle)).join("globalmount")
 }
 
 /// The paths of one block volume that all pods of the node share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BlockPaths {
+pub(crate) struct BlockPaths {
     /// Contains `data` and `dev`.
-    pub(super) volume: PathBuf,
+    pub(crate) volume: PathBuf,
     /// Contains `vol_data.json`.
-    pub(super) data: PathBuf,
+    pub(crate) data: PathBuf,
     /// Contains a bind mount of the device for each pod.
-    pub(super) global_map: PathBuf,
-    pub(super) staging: PathBuf,
+    pub(crate) global_map: PathBuf,
+    pub(crate) staging: PathBuf,
     /// Contains the published device of each pod.
-    pub(super) publish: PathBuf,
+    pub(crate) publish: PathBuf,
 }
 
 impl BlockPaths {
     /// Returns the paths of the volume `spec_name`; `root` is that of the kubelet.
-    pub(super) fn new(root: &Path, spec_name: &str) -> Self {
+    pub(crate) fn new(root: &Path, spec_name: &str) -> Self {
         let all = root.join("plugins").join(PLUGIN).join("volumeDevices");
         let volume = all.join(escaped(spec_name));
         Self {

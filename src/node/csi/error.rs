@@ -103,7 +103,7 @@ fn go_list(texts: &[String]) -> String {
 impl CsiError {
     /// Whether the driver certainly does not work on the operation any longer: traces of it may be
     /// removed.
-    pub(super) fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Rpc(error) => error.is_final(),
             _ => false,
@@ -112,7 +112,7 @@ impl CsiError {
 }
 
 /// Adds what failed to an error, in upstream's words.
-pub(super) trait Doing<T> {
+pub(crate) trait Doing<T> {
     /// `doing` is the text before the error.
     fn doing(self, doing: &'static str) -> Result<T, CsiError>;
 }
@@ -127,7 +127,7 @@ impl<T, E: Into<CsiError>> Doing<T> for Result<T, E> {
 #[derive(Debug, thiserror::Error)]
 #[error("{step} failed for volume {spec_name:?} : {source}")]
 pub(crate) struct CsiTearDownError {
-    pub(super) step: &'static str,
-    pub(super) spec_name: String,
-    pub(super) source: CsiError,
+    pub(crate) step: &'static str,
+    pub(crate) spec_name: String,
+    pub(crate) source: CsiError,
 }

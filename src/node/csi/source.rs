@@ -15,9 +15,9 @@ const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";
 
 /// A reference to a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SecretName {
-    pub(super) namespace: String,
-    pub(super) name: String,
+pub(crate) struct SecretName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 impl SecretName {
@@ -32,28 +32,28 @@ impl SecretName {
 
 /// A CSI volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::volumes) struct CsiVolume {
+pub(crate) struct CsiVolume {
     /// Name of the PersistentVolume, or of an inline volume in its pod.
-    pub(super) spec_name: String,
-    pub(super) driver: String,
-    pub(super) handle: String,
+    pub(crate) spec_name: String,
+    pub(crate) driver: String,
+    pub(crate) handle: String,
     /// Whether the volume is part of the pod and lives as long as it.
-    pub(super) is_inline: bool,
-    pub(super) is_block: bool,
-    pub(super) read_only: bool,
-    pub(super) fs_type: String,
-    pub(super) access_modes: Option<Vec<String>>,
-    pub(super) mount_options: Vec<String>,
-    pub(super) attributes: BTreeMap<String, String>,
-    pub(super) stage_secret: Option<SecretName>,
-    pub(super) publish_secret: Option<SecretName>,
-    pub(super) expand_secret: Option<SecretName>,
+    pub(crate) is_inline: bool,
+    pub(crate) is_block: bool,
+    pub(crate) read_only: bool,
+    pub(crate) fs_type: String,
+    pub(crate) access_modes: Option<Vec<String>>,
+    pub(crate) mount_options: Vec<String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) stage_secret: Option<SecretName>,
+    pub(crate) publish_secret: Option<SecretName>,
+    pub(crate) expand_secret: Option<SecretName>,
 }
 
 impl CsiVolume {
     /// Returns the volume of a PersistentVolume; `None` if it is of another kind. `read_only` is
     /// that of the claim in the pod.
-    pub(in crate::volumes) fn persistent(
+    pub(crate) fn persistent(
         name: &str,
         spec: &core::PersistentVolumeSpec,
         read_only: bool,
@@ -77,7 +77,7 @@ impl CsiVolume {
     }
 
     /// Returns the volume of an inline source; `None` if it is of another kind.
-    pub(in crate::volumes) fn inline(pod: &Pod, volume: &core::Volume) -> Option<Self> {
+    pub(crate) fn inline(pod: &Pod, volume: &core::Volume) -> Option<Self> {
         let source = volume.csi.as_ref()?;
         let secret = source.node_publish_secret_ref.as_ref().map(|reference| SecretName {
             namespace: pod.namespace().to_owned(),
@@ -102,23 +102,23 @@ impl CsiVolume {
     }
 
     /// The mode as CSIDriver objects and `vol_data.json` name it.
-    pub(super) fn lifecycle_mode(&self) -> &'static str {
+    pub(crate) fn lifecycle_mode(&self) -> &'static str {
         if self.is_inline { "Ephemeral" } else { "Persistent" }
     }
 
     /// The name that is unique on a node.
-    pub(super) fn unique_name(&self) -> String {
+    pub(crate) fn unique_name(&self) -> String {
         paths::unique_name(&self.driver, &self.handle)
     }
 
     /// The access mode in calls: the first one of the volume.
-    pub(super) fn access_mode(&self) -> &str {
+    pub(crate) fn access_mode(&self) -> &str {
         let modes = self.access_modes.as_deref().unwrap_or_default();
         modes.first().map_or(DEFAULT_ACCESS_MODE, String::as_str)
     }
 
     /// Checks that the names can be used in paths.
-    pub(super) fn check_names(&self) -> Result<(), CsiError> {
+    pub(crate) fn check_names(&self) -> Result<(), CsiError> {
         for (what, name) in [("driver", &self.driver), ("volume", &self.spec_name)] {
             if !paths::is_path_safe(name) {
                 return Err(CsiError::InvalidName { what, name: name.clone() });
@@ -129,7 +129,7 @@ impl CsiVolume {
 
     /// Checks that the driver supports the mode of the volume (`supportsVolumeLifecycleMode`).
     /// Without an object, a driver supports persistent volumes only.
-    pub(super) fn check_mode(&self, object: Option<&CSIDriverSpec>) -> Result<(), CsiError> {
+    pub(crate) fn check_mode(&self, object: Option<&CSIDriverSpec>) -> Result<(), CsiError> {
         let (mode, driver) = (self.lifecycle_mode(), &self.driver);
         let Some(spec) = object else {
             if self.is_inline {
@@ -147,12 +147,12 @@ impl CsiVolume {
 
     /// Whether the volume has to be attached to the node first (`CanAttach`). Drivers without an
     /// object attach volumes.
-    pub(super) fn is_attachable(&self, object: Option<&CSIDriverSpec>) -> bool {
+    pub(crate) fn is_attachable(&self, object: Option<&CSIDriverSpec>) -> bool {
         !self.is_inline && object.and_then(|spec| spec.attach_required) != Some(false)
     }
 
     /// Whether the node changes the group of the files (`supportsFSGroup`).
-    pub(super) fn applies_group(&self, object: Option<&CSIDriverSpec>, group: Option<i64>) -> bool {
+    pub(crate) fn applies_group(&self, object: Option<&CSIDriverSpec>, group: Option<i64>) -> bool {
         let policy = object.and_then(|spec| spec.fs_group_policy.as_deref());
         if group.is_none() || self.read_only {
             return false;
@@ -172,7 +172,7 @@ impl CsiVolume {
 }
 
 /// Attributes of a pod for its driver (`getPodInfoAttrs`).
-pub(super) fn pod_attributes(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
+pub(crate) fn pod_attributes(pod: &Pod, is_inline: bool) -> BTreeMap<String, String> {
     let account = pod.spec().service_account_name.clone().unwrap_or_default();
     let uid = pod.object.metadata.uid.clone().unwrap_or_else(|| pod.uid.to_string());
     BTreeMap::from([

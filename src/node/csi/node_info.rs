@@ -19,7 +19,7 @@ const RETRIES: [Duration; 3] =
 
 /// Why the objects do not show what a driver says about the node.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NodeInfoError {
+pub(crate) enum NodeInfoError {
     #[error("error adding CSI driver node info: driverNodeID must not be empty")]
     NoNodeId,
     #[error("error updating Node object with CSI driver node info: error updating node: {0}")]
@@ -37,7 +37,7 @@ pub(super) enum NodeInfoError {
 /// All attempts to write an object failed: their errors, each once.
 #[derive(Debug, thiserror::Error)]
 #[error("timed out waiting for the condition; caused by: {}", list(.0))]
-pub(super) struct Retried(Vec<String>);
+pub(crate) struct Retried(Vec<String>);
 
 /// Formats one error as it is, and several as a list (`NewAggregate`).
 fn list(errors: &[String]) -> String {
@@ -71,7 +71,7 @@ async fn retried<F: Future<Output = Result<(), WriteError>>>(
 
 /// Writes the objects of this node.
 #[derive(Debug)]
-pub(super) struct NodeInfoWriter {
+pub(crate) struct NodeInfoWriter {
     client: Client,
     node_name: String,
     /// Serializes updates: drivers may be registered at the same time.
@@ -79,19 +79,19 @@ pub(super) struct NodeInfoWriter {
 }
 
 impl NodeInfoWriter {
-    pub(super) fn new(client: Client, node_name: &str) -> Self {
+    pub(crate) fn new(client: Client, node_name: &str) -> Self {
         Self { client, node_name: node_name.to_owned(), writing: tokio::sync::Mutex::default() }
     }
 
     /// Creates the CSINode of the node, or updates its annotation. The Node must exist.
-    pub(super) async fn initialize(&self) -> Result<(), NodeInfoError> {
+    pub(crate) async fn initialize(&self) -> Result<(), NodeInfoError> {
         let _writing = self.writing.lock().await;
         let attempt = || self.change_csi_node(|_| false, Missing::Create);
         retried(attempt).await.map_err(NodeInfoError::Initialize)
     }
 
     /// Adds a driver to the Node and the CSINode.
-    pub(super) async fn install(
+    pub(crate) async fn install(
         &self,
         driver: &str,
         info: &DriverNodeInfo,
@@ -106,7 +106,7 @@ impl NodeInfoWriter {
     }
 
     /// Updates a driver in the CSINode alone.
-    pub(super) async fn update(
+    pub(crate) async fn update(
         &self,
         driver: &str,
         info: &DriverNodeInfo,
@@ -122,7 +122,7 @@ impl NodeInfoWriter {
     }
 
     /// Removes a driver from the CSINode and the Node; its labels stay.
-    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), NodeInfoError> {
+    pub(crate) async fn uninstall(&self, driver: &str) -> Result<(), NodeInfoError> {
         let _writing = self.writing.lock().await;
         let remove = |object: &mut CSINode| remove_driver(object, driver);
         let attempt = || self.change_csi_node(remove, Missing::Ignore);

@@ -19,17 +19,17 @@ const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,\
 
 /// What a driver says about this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct DriverNodeInfo {
+pub(crate) struct DriverNodeInfo {
     /// How the driver names the node.
-    pub(super) node_id: String,
+    pub(crate) node_id: String,
     /// Maximum number of volumes; zero for no limit.
-    pub(super) volumes_max: i64,
-    pub(super) topology: BTreeMap<String, String>,
+    pub(crate) volumes_max: i64,
+    pub(crate) topology: BTreeMap<String, String>,
 }
 
 /// Why one attempt to write an object failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
+pub(crate) enum WriteError {
     #[error("failed to parse node's {NODE_IDS:?} annotation value ({value:?}) err={source}")]
     Annotation { value: String, source: serde_json::Error },
     #[error(
@@ -47,7 +47,7 @@ pub(super) enum WriteError {
 }
 
 /// Returns the uid of the owner of a CSINode if it is not this node.
-pub(super) fn other_owner(object: &CSINode, node: &Node) -> Option<String> {
+pub(crate) fn other_owner(object: &CSINode, node: &Node) -> Option<String> {
     let owners = object.metadata.owner_references.iter().flatten();
     let mut nodes = owners.filter(|owner| owner.kind == "Node").peekable();
     let last = nodes.clone().last().map(|owner| owner.uid.clone()).unwrap_or_default();
@@ -59,7 +59,7 @@ pub(super) fn other_owner(object: &CSINode, node: &Node) -> Option<String> {
 }
 
 /// The CSINode of a node without drivers.
-pub(super) fn new_csi_node(node: &Node) -> CSINode {
+pub(crate) fn new_csi_node(node: &Node) -> CSINode {
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
@@ -77,7 +77,7 @@ pub(super) fn new_csi_node(node: &Node) -> CSINode {
 }
 
 /// Sets the annotation of migrated plugins; returns whether it differed.
-pub(super) fn annotate(metadata: &mut ObjectMeta) -> bool {
+pub(crate) fn annotate(metadata: &mut ObjectMeta) -> bool {
     let annotations = metadata.annotations.get_or_insert_default();
     let old = annotations.insert(MIGRATED.to_owned(), MIGRATED_PLUGINS.to_owned());
     // The order of the names has no meaning.
@@ -97,7 +97,7 @@ pub(super) fn annotate(metadata: &mut ObjectMeta) -> bool {
 }
 
 /// Adds or updates a driver; returns whether the object changed.
-pub(super) fn add_driver(object: &mut CSINode, name: &str, info: &DriverNodeInfo) -> bool {
+pub(crate) fn add_driver(object: &mut CSINode, name: &str, info: &DriverNodeInfo) -> bool {
     let keys: Vec<String> = info.topology.keys().cloned().collect();
     let count = match info.volumes_max {
         max if max > 0 => Some(i32::try_from(max).unwrap_or(i32::MAX)),
@@ -139,7 +139,7 @@ pub(super) fn add_driver(object: &mut CSINode, name: &str, info: &DriverNodeInfo
 }
 
 /// Removes a driver; returns whether the object changed.
-pub(super) fn remove_driver(object: &mut CSINode, name: &str) -> bool {
+pub(crate) fn remove_driver(object: &mut CSINode, name: &str) -> bool {
     let before = object.spec.drivers.len();
     object.spec.drivers.retain(|driver| driver.name != name);
     object.spec.drivers.len() != before
@@ -156,7 +156,7 @@ fn node_ids(node: &Node) -> Result<BTreeMap<String, String>, WriteError> {
 }
 
 /// Returns the merge patch that adds a driver to a Node; `None` if it has everything.
-pub(super) fn patch_to_add(
+pub(crate) fn patch_to_add(
     node: &Node,
     driver: &str,
     info: &DriverNodeInfo,
@@ -192,7 +192,7 @@ pub(super) fn patch_to_add(
 }
 
 /// Returns the merge patch that removes a driver from a Node; `None` if it is not there.
-pub(super) fn patch_to_remove(node: &Node, driver: &str) -> Result<Option<Value>, WriteError> {
+pub(crate) fn patch_to_remove(node: &Node, driver: &str) -> Result<Option<Value>, WriteError> {
     let mut ids = node_ids(node)?;
     if ids.remove(driver).is_none() {
         return Ok(None);

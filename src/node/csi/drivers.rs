@@ -14,7 +14,7 @@ use super::paths;
 
 /// Why a driver is not accepted.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DriverRefused {
+pub(crate) enum DriverRefused {
     #[error(
         "kubernetes.io/csi: {caller} for CSI driver {name:?} failed. Plugin returned an empty list \
          for supported versions"
@@ -37,13 +37,13 @@ pub(super) enum DriverRefused {
 
 /// Why none of the versions of a driver is supported (`HighestSupportedVersion`).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadVersions {
+pub(crate) enum BadVersions {
     #[error(
         "could not find a highest supported version from versions ([{}]) reported: {}",
         versions.join(" "),
-        last_error.as_deref().unwrap_or("<nil>")
+        last_error.as_ref().map_or_else(|| "<nil>".to_owned(), ToString::to_string)
     )]
-    None { versions: Vec<String>, last_error: Option<String> },
+    None { versions: Vec<String>, last_error: Option<BadVersion> },
     #[error("highest supported version reported is {0}, must be v1.x")]
     TooOld(DriverVersion),
 }
@@ -56,7 +56,7 @@ fn go_list(texts: &[String]) -> String {
 
 /// The numbers of a version of the interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DriverVersion(Vec<u64>);
+pub(crate) struct DriverVersion(Vec<u64>);
 
 impl fmt::Display for DriverVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,9 +65,22 @@ impl fmt::Display for DriverVersion {
     }
 }
 
+/// Why a text is no version; upstream's texts.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadVersion {
+    #[error("could not parse {0:?} as version")]
+    NoNumber(String),
+    #[error("illegal version string {0:?}")]
+    OneNumber(String),
+    #[error("illegal zero-prefixed version component {part:?} in {text:?}")]
+    ZeroPrefix { part: String, text: String },
+    #[error("illegal non-numeric version component {part:?} in {text:?}: {source}")]
+    NotNumeric { part: String, text: String, source: std::num::ParseIntError },
+}
+
 impl DriverVersion {
     /// Parses two or more numbers, which other text may follow (`ParseGeneric`).
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, BadVersion> {
         let trimmed = text.trim_start();
         let numbers = trimmed.strip_prefix('v').unwrap_or(trimmed);
         let mut end = 0;
@@ -84,18 +97,21 @@ impl DriverVersion {
         }
         let parts: Vec<&str> = numbers.get(..end).unwrap_or_default().split('.').collect();
         let [first, _, ..] = parts.as_slice() else {
+            let text = text.to_owned();
             return Err(if end == 0 {
-                format!("could not parse {text:?} as version")
+                BadVersion::NoNumber(text)
             } else {
-                format!("illegal version string {text:?}")
+                BadVersion::OneNumber(text)
             });
         };
         if first.starts_with('0') && *first != "0" {
-            return Err(format!("illegal zero-prefixed version component {first:?} in {text:?}"));
+            let (part, text) = ((*first).to_owned(), text.to_owned());
+            return Err(BadVersion::ZeroPrefix { part, text });
         }
         let numbers = parts.iter().map(|part| {
-            part.parse().map_err(|e| {
-                format!("illegal non-numeric version component {part:?} in {text:?}: {e}")
+            part.parse().map_err(|source| {
+                let (part, text) = ((*part).to_owned(), text.to_owned());
+                BadVersion::NotNumeric { part, text, source }
             })
         });
         numbers.collect::<Result<_, _>>().map(Self)
@@ -148,11 +164,11 @@ struct RegisteredDriver {
 /// A driver that is not registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("driver name {0} not found in the list of registered CSI drivers")]
-pub(crate) struct DriverNotRegistered(pub(super) String);
+pub(crate) struct DriverNotRegistered(pub(crate) String);
 
 /// The registered drivers by name.
 #[derive(Debug, Default)]
-pub(super) struct CsiDrivers {
+pub(crate) struct CsiDrivers {
     drivers: RwLock<BTreeMap<String, RegisteredDriver>>,
     metrics: Arc<CsiMetrics>,
 }
@@ -160,7 +176,7 @@ pub(super) struct CsiDrivers {
 impl CsiDrivers {
     /// Checks name and versions of a driver, and returns its highest supported version. `caller`
     /// is the step in the text of the error.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         caller: &'static str,
         name: &str,
@@ -192,7 +208,7 @@ impl CsiDrivers {
     }
 
     /// Adds a driver, or replaces one. `end` is requested once it is gone or replaced.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &self,
         name: &str,
         endpoint: &Path,
@@ -206,7 +222,7 @@ impl CsiDrivers {
     }
 
     /// Removes a driver if it serves at this endpoint; returns whether it did.
-    pub(super) fn remove(&self, name: &str, endpoint: &Path) -> bool {
+    pub(crate) fn remove(&self, name: &str, endpoint: &Path) -> bool {
         let mut drivers = self.drivers.write();
         let is_same = drivers.get(name).is_some_and(|d| d.endpoint == endpoint);
         if is_same && let Some(driver) = drivers.remove(name) {
@@ -216,14 +232,14 @@ impl CsiDrivers {
     }
 
     /// Returns a client of a registered driver.
-    pub(super) fn client(&self, name: &str) -> Result<CsiClient, DriverNotRegistered> {
+    pub(crate) fn client(&self, name: &str) -> Result<CsiClient, DriverNotRegistered> {
         let drivers = self.drivers.read();
         let driver = drivers.get(name).ok_or_else(|| DriverNotRegistered(name.to_owned()))?;
         Ok(CsiClient::new(name, &driver.endpoint, &self.metrics))
     }
 
     /// Renders the metrics of the calls to all drivers.
-    pub(super) fn render_metrics(&self) -> String {
+    pub(crate) fn render_metrics(&self) -> String {
         self.metrics.render()
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 /// Unique names of volumes with the pods that use them.
 #[derive(Debug, Default)]
-pub(super) struct VolumesInUse {
+pub(crate) struct VolumesInUse {
     holders: Mutex<BTreeMap<String, BTreeSet<Arc<str>>>>,
     /// The list in the Node as it was last written or read.
     reported: Mutex<BTreeSet<String>>,
@@ -16,7 +16,7 @@ pub(super) struct VolumesInUse {
 
 impl VolumesInUse {
     /// Adds a pod to the users of a volume; returns whether the list changed.
-    pub(super) fn hold(&self, volume: &str, pod_uid: &Arc<str>) -> bool {
+    pub(crate) fn hold(&self, volume: &str, pod_uid: &Arc<str>) -> bool {
         let mut holders = self.holders.lock();
         let is_new = !holders.contains_key(volume);
         holders.entry(volume.to_owned()).or_default().insert(Arc::clone(pod_uid));
@@ -24,7 +24,7 @@ impl VolumesInUse {
     }
 
     /// Removes a pod from the users of all volumes; returns whether the list changed.
-    pub(super) fn release_pod(&self, pod_uid: &str) -> bool {
+    pub(crate) fn release_pod(&self, pod_uid: &str) -> bool {
         let mut holders = self.holders.lock();
         let before = holders.len();
         holders.retain(|_, pods| {
@@ -35,12 +35,12 @@ impl VolumesInUse {
     }
 
     /// Returns the volumes in use, sorted.
-    pub(super) fn list(&self) -> Vec<String> {
+    pub(crate) fn list(&self) -> Vec<String> {
         self.holders.lock().keys().cloned().collect()
     }
 
     /// Records the list in the Node; returns whether it differs from the last one.
-    pub(super) fn set_reported(&self, volumes: BTreeSet<String>) -> bool {
+    pub(crate) fn set_reported(&self, volumes: BTreeSet<String>) -> bool {
         let mut reported = self.reported.lock();
         let is_changed = *reported != volumes;
         *reported = volumes;
@@ -48,7 +48,7 @@ impl VolumesInUse {
     }
 
     /// Whether the Node lists a volume.
-    pub(super) fn is_reported(&self, volume: &str) -> bool {
+    pub(crate) fn is_reported(&self, volume: &str) -> bool {
         self.reported.lock().contains(volume)
     }
 }

@@ -12,7 +12,7 @@ const BOUNDS: [f64; 13] =
 
 /// Durations of calls by driver, method and outcome.
 #[derive(Debug)]
-pub(super) struct CsiMetrics {
+pub(crate) struct CsiMetrics {
     operations: Family,
 }
 
@@ -31,13 +31,13 @@ impl Default for CsiMetrics {
 
 impl CsiMetrics {
     /// Records a completed call of the node service; `method` is such as `NodePublishVolume`.
-    pub(super) fn record(&self, driver: &str, method: &str, code: tonic::Code, took: Duration) {
+    pub(crate) fn record(&self, driver: &str, method: &str, code: tonic::Code, took: Duration) {
         let method = format!("/csi.v1.Node/{method}");
         self.operations.took(&[driver, &code_name(code), &method, "false"], took);
     }
 
     /// Renders the metrics in the Prometheus text format.
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut out = String::new();
         self.operations.render(&mut out);
         out

@@ -1,6 +1,6 @@
 //! What is kept on disk about CSI volumes: `vol_data.json`, in the form of the kubelet, and one
-//! record for each volume of a pod. Both together describe everything that has to be torn down, also
-//! after a restart.
+//! record for each volume of a pod. Both together describe everything that has to be torn down,
+//! also after a restart.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,17 +19,17 @@ const FILE_MAX: u64 = 64 << 10;
 /// The content of `vol_data.json`; keys that are not set are missing in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct VolumeData {
+pub(crate) struct VolumeData {
     #[serde(rename = "attachmentID", default, skip_serializing_if = "String::is_empty")]
-    pub(super) attachment_id: String,
-    pub(super) driver_name: String,
+    pub(crate) attachment_id: String,
+    pub(crate) driver_name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(super) node_name: String,
+    pub(crate) node_name: String,
     #[serde(rename = "specVolID", default, skip_serializing_if = "String::is_empty")]
-    pub(super) spec_vol_id: String,
-    pub(super) volume_handle: String,
+    pub(crate) spec_vol_id: String,
+    pub(crate) volume_handle: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(super) volume_lifecycle_mode: String,
+    pub(crate) volume_lifecycle_mode: String,
 }
 
 fn named(action: &str, path: &Path, error: &io::Error) -> io::Error {
@@ -58,7 +58,8 @@ fn load<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     parsed.map(Some).map_err(|e| named("parse", path, &e))
 }
 
-/// Writes a JSON file. It is replaced as a whole, so that a power cut leaves the old or the new one.
+/// Writes a JSON file. It is replaced as a whole, so that a power cut leaves the old or the new
+/// one.
 fn save(path: &Path, content: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec(content).map_err(io::Error::from)?;
     text.push(b'\n');
@@ -77,24 +78,24 @@ fn remove_file(path: &Path) -> io::Result<()> {
 
 impl VolumeData {
     /// Reads the file in `directory`; `None` if there is none.
-    pub(super) fn load(directory: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn load(directory: &Path) -> io::Result<Option<Self>> {
         load(&directory.join(FILE))
     }
 
     /// Writes the file in `directory`, which is created if it is missing.
-    pub(super) fn save(&self, directory: &Path) -> io::Result<()> {
+    pub(crate) fn save(&self, directory: &Path) -> io::Result<()> {
         save(&directory.join(FILE), self)
     }
 
     /// Removes the file in `directory`.
-    pub(super) fn remove(directory: &Path) -> io::Result<()> {
+    pub(crate) fn remove(directory: &Path) -> io::Result<()> {
         remove_file(&directory.join(FILE))
     }
 }
 
 /// What the driver was asked to do with a volume for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// It may have been asked to stage the volume.
     Begun,
     /// It was asked to publish the volume.
@@ -107,34 +108,34 @@ pub(super) enum Progress {
 /// until after the last one, and keeps the volume staged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct VolumeRecord {
+pub(crate) struct VolumeRecord {
     /// Name of the PersistentVolume, or of an inline volume in its pod.
-    pub(super) spec_name: String,
-    pub(super) driver: String,
-    pub(super) handle: String,
+    pub(crate) spec_name: String,
+    pub(crate) driver: String,
+    pub(crate) handle: String,
     /// Whether the volume is a block device for the pod.
-    pub(super) is_block: bool,
-    pub(super) progress: Progress,
+    pub(crate) is_block: bool,
+    pub(crate) progress: Progress,
 }
 
 impl VolumeRecord {
     /// Reads the record of a volume; `None` if there is none.
-    pub(super) fn load(pod_dir: &Path, spec_name: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn load(pod_dir: &Path, spec_name: &str) -> io::Result<Option<Self>> {
         load(&paths::record_path(pod_dir, spec_name))
     }
 
     /// Writes the record.
-    pub(super) fn save(&self, pod_dir: &Path) -> io::Result<()> {
+    pub(crate) fn save(&self, pod_dir: &Path) -> io::Result<()> {
         save(&paths::record_path(pod_dir, &self.spec_name), self)
     }
 
     /// Removes the record.
-    pub(super) fn remove(&self, pod_dir: &Path) -> io::Result<()> {
+    pub(crate) fn remove(&self, pod_dir: &Path) -> io::Result<()> {
         remove_file(&paths::record_path(pod_dir, &self.spec_name))
     }
 
     /// Whether both are the same volume, staged at the same path.
-    pub(super) fn shares_staging(&self, other: &Self) -> bool {
+    pub(crate) fn shares_staging(&self, other: &Self) -> bool {
         (&self.driver, &self.handle, self.is_block)
             == (&other.driver, &other.handle, other.is_block)
             && (!self.is_block || self.spec_name == other.spec_name)
@@ -152,7 +153,7 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Returns the CSI volumes of a pod by their names: those with a record, and those that another
 /// kubelet left in this directory. `root` is that of the kubelet.
-pub(super) fn volumes_of_pod(
+pub(crate) fn volumes_of_pod(
     root: &Path,
     pod_dir: &Path,
 ) -> io::Result<BTreeMap<String, VolumeRecord>> {
@@ -190,7 +191,7 @@ pub(super) fn volumes_of_pod(
 }
 
 /// Whether a pod other than that in `own` uses the staged volume of a record.
-pub(super) fn other_pod_uses(root: &Path, own: &Path, of: &VolumeRecord) -> io::Result<bool> {
+pub(crate) fn other_pod_uses(root: &Path, own: &Path, of: &VolumeRecord) -> io::Result<bool> {
     for pod in entries(&root.join("pods"))?.into_iter().filter(|pod| pod != own) {
         if volumes_of_pod(root, &pod)?.values().any(|record| record.shares_staging(of)) {
             return Ok(true);
@@ -201,7 +202,7 @@ pub(super) fn other_pod_uses(root: &Path, own: &Path, of: &VolumeRecord) -> io::
 
 /// Returns the CSI volumes of all pods: the uid of the pod and the unique name of the volume. Pods
 /// whose directories cannot be read are left out.
-pub(super) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, String)> {
+pub(crate) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, String)> {
     let mut out = Vec::new();
     for pod in entries(&root.join("pods")).unwrap_or_default() {
         let Some(uid) = pod.file_name().and_then(|n| n.to_str()) else { continue };

@@ -16,7 +16,7 @@ const NOT_REPORTED: &str =
 const NOT_ATTACHED: &str = "Volume not attached according to node status";
 
 /// Returns the names of the volumes that are attached to a node.
-pub(super) fn attached(node: &Node) -> impl Iterator<Item = &str> {
+pub(crate) fn attached(node: &Node) -> impl Iterator<Item = &str> {
     let volumes = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref());
     volumes.into_iter().flatten().map(|volume| volume.name.as_str())
 }
@@ -39,10 +39,10 @@ fn check(object: VolumeAttachment, handle: &str) -> Result<BTreeMap<String, Stri
 }
 
 impl Csi {
-    /// Marks a volume as in use by a pod, and returns what the driver's attacher says about it, once
-    /// it is attached. The node must list the volume as in use first, so that it is not detached
-    /// meanwhile.
-    pub(super) async fn attachment(
+    /// Marks a volume as in use by a pod, and returns what the driver's attacher says about it,
+    /// once it is attached. The node must list the volume as in use first, so that it is not
+    /// detached meanwhile.
+    pub(crate) async fn attachment(
         &self,
         pod_uid: &Arc<str>,
         volume: &CsiVolume,

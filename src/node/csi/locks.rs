@@ -9,11 +9,11 @@ use tokio::sync::OwnedMutexGuard;
 /// Locks by key. A lock is held while a driver works, for which calls have deadlines; it is no lock
 /// of memory.
 #[derive(Debug, Default)]
-pub(super) struct OperationLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub(crate) struct OperationLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
 impl OperationLocks {
     /// Waits until no other operation holds `key`.
-    pub(super) async fn lock(&self, key: String) -> OwnedMutexGuard<()> {
+    pub(crate) async fn lock(&self, key: String) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock();
             // Only locks that are held or awaited remain.
