@@ -209,7 +209,7 @@ mod tests {
         (
             "Volume",
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected \
-             ephemeral image csi",
+             ephemeral image csi nfs",
         ),
         ("CSIVolumeSource", "driver readOnly fsType volumeAttributes nodePublishSecretRef"),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
