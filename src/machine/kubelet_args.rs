@@ -12,7 +12,9 @@ use node::{EvictionThresholds, ShutdownGracePeriod};
 use super::flags;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
 use crate::command_line::components::kubelet::KUBELET;
-use crate::command_line::components::kubelet_config::{CONFIG_FIELDS, SHUTDOWN, SHUTDOWN_CRITICAL};
+use crate::command_line::components::kubelet_config::{
+    CONFIG_FIELDS, RESTART_DELAY_MAX, SHUTDOWN, SHUTDOWN_CRITICAL,
+};
 use crate::command_line::components::{Arguments, PlacedArgument};
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
 
@@ -53,6 +55,8 @@ pub(super) struct KubeletSettings {
     pub(super) root_dir: Option<PathBuf>,
     /// The grace periods at a shutdown of the machine, which only files set.
     pub(super) shutdown_grace: Option<ShutdownGracePeriod>,
+    /// The longest delay before a container that exited is restarted, which only files set.
+    pub(super) restart_delay_max: Option<Duration>,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -79,6 +83,7 @@ impl KubeletSettings {
         set(&mut config.log_max_files, &self.log_max_files);
         set(&mut config.status_check_interval, &self.status_check_interval);
         set(&mut config.provider_id, &self.provider_id);
+        set(&mut config.restart_delay_max, &self.restart_delay_max);
         config.healthz = self.healthz;
         config.pod_pids_max = self.pod_pids_max;
         config.seccomp_default = self.seccomp_default;
@@ -114,6 +119,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     let mut own = CONFIG_FIELDS.parse_given(&own)?;
     let mut settings = settings(KUBELET.parse_given(&all)?)?;
     settings.shutdown_grace = shutdown_grace(&own)?;
+    settings.restart_delay_max = restart_delay_max(&own)?;
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
@@ -134,6 +140,15 @@ fn shutdown_grace(own: &Arguments) -> Result<Option<ShutdownGracePeriod>, Comman
         return Err(own.invalid(SHUTDOWN_CRITICAL, "must not be longer than shutdownGracePeriod"));
     }
     Ok(Some(ShutdownGracePeriod { total, critical }))
+}
+
+/// The longest delay between restarts of a file, within the bounds of the kubelet's validation.
+fn restart_delay_max(own: &Arguments) -> Result<Option<Duration>, CommandError> {
+    let delay = own.duration(RESTART_DELAY_MAX, SECOND)?;
+    if delay.is_some_and(|delay| delay > node::RESTART_DELAY_MAX) {
+        return Err(own.invalid(RESTART_DELAY_MAX, "must be at most 300s"));
+    }
+    Ok(delay)
 }
 
 fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
@@ -170,6 +185,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         resolv_conf: absolute(&arguments, "resolv-conf")?,
         healthz: healthz(&arguments)?,
         root_dir: absolute(&arguments, "root-dir")?,
+        restart_delay_max: None,
         shutdown_grace: None,
         without_effect: arguments.without_effect,
     })
@@ -419,13 +435,15 @@ mod tests {
         };
         let settings = run(
             "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
-             featureGates: {NodeSwap: true}\ncpuManagerPolicy: none",
+             featureGates: {NodeSwap: true}\ncpuManagerPolicy: none\n\
+             crashLoopBackOff: {maxContainerRestartPeriod: 30s}",
             &["max-pods=60"],
         )
         .unwrap();
         assert_eq!((settings.max_pods, settings.pod_pids_max), (Some(60), Some(99)));
         let grace = settings.shutdown_grace.unwrap();
         assert_eq!((grace.total.as_secs(), grace.critical.as_secs()), (20, 0));
+        assert_eq!(settings.restart_delay_max, Some(Duration::from_secs(30)));
         let place = file.display();
         let note = format!("{place}: logging.verbosity: use -v or --debug of kube-lite");
         assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
@@ -435,6 +453,14 @@ mod tests {
             ("clusterDNS: [10.0.0.10]", ": clusterDNS is not supported: use --cluster-dns of"),
             ("memorySwap: {swapBehavior: LimitedSwap}", ": memorySwap.swapBehavior=LimitedSwap is"),
             ("tlsMinVersion: VersionTLS13", ": tlsMinVersion=VersionTLS13 is not supported"),
+            (
+                "crashLoopBackOff: {maxContainerRestartPeriod: 0s}",
+                ": crashLoopBackOff.maxContainerRestartPeriod=0s: must be at least 1s",
+            ),
+            (
+                "crashLoopBackOff: {maxContainerRestartPeriod: 6m}",
+                ": crashLoopBackOff.maxContainerRestartPeriod=6m: must be at most 300s",
+            ),
             ("featureGates: {Nope: true}", ": featureGates: unrecognized feature gate: Nope"),
             (
                 "shutdownGracePeriodCriticalPods: 5s",

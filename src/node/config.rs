@@ -19,6 +19,10 @@ use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
 
+/// The default and upper limit of [`Config::restart_delay_max`]; the kubelet's
+/// `MaxContainerBackOff`.
+pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
+
 /// Configuration of one node agent.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -104,6 +108,8 @@ pub struct Config {
     pub image_age_min: Duration,
     /// How often the status of the node is computed.
     pub status_check_interval: Duration,
+    /// The longest delay before a container that exited is restarted.
+    pub restart_delay_max: Duration,
     /// A container log is rotated at this size, in bytes.
     pub log_max_size: u64,
     /// Number of files kept of one container's log, the current one included.
@@ -311,6 +317,7 @@ impl Config {
             image_pulls_max: 4,
             image_age_min: Duration::from_secs(120),
             status_check_interval: Duration::from_secs(10),
+            restart_delay_max: RESTART_DELAY_MAX,
             log_max_size: 10 << 20,
             log_max_files: 5,
             image_gc_high: 85,

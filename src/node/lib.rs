@@ -32,7 +32,9 @@ mod volumes;
 
 pub use agent::{NodeError, run};
 pub use config::thresholds::{EvictionThresholds, Threshold, ThresholdError};
-pub use config::{Config, KubeletApiConfig, ProcessFamilies, RuntimeConfig, SupervisorMetrics};
+pub use config::{
+    Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
+};
 pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
 pub use resource_usage::{ResourceUsage, ResourceUsageError};
 pub use runtime::containerd::find::find_program;

@@ -94,7 +94,7 @@ pub const FIELDS: &[Field] = &[
     plain("cpuManagerPolicy", "cpu-manager-policy", Text),
     plain("cpuManagerPolicyOptions", "cpu-manager-policy-options", Pairs("=")),
     plain("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", Duration),
-    own("crashLoopBackOff", Any, true),
+    own(RESTART_DELAY_MAX, Duration, false),
     plain("defaultPodSysctls", "sysctls", Pairs("=")),
     plain("enableContentionProfiling", "contention-profiling", Bool),
     pointer("enableControllerAttachDetach", "enable-controller-attach-detach", Bool),
@@ -210,6 +210,8 @@ pub const EVICTION_HARD: &str = "eviction-hard";
 /// Fields that kube-lite acts on although the kubelet has no argument for them.
 pub const SHUTDOWN: &str = "shutdownGracePeriod";
 /// See [`SHUTDOWN`].
+pub const RESTART_DELAY_MAX: &str = "crashLoopBackOff.maxContainerRestartPeriod";
+/// See [`SHUTDOWN`].
 pub const SHUTDOWN_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
 
 /// What kube-lite does with each field that has no argument.
@@ -219,7 +221,7 @@ pub const CONFIG_FIELDS: Component = Component {
         ("configMapAndSecretChangeDetectionStrategy", NoEffect(EVENTS)),
         ("containerLogMaxWorkers", NoEffect("the housekeeping of the node rotates logs")),
         ("containerLogMonitorInterval", NoEffect("the housekeeping of the node rotates logs")),
-        ("crashLoopBackOff", Refused("the largest delay between restarts is five minutes")),
+        (RESTART_DELAY_MAX, Value),
         ("enableDebugFlagsHandler", NoEffect("there is no endpoint that changes the log level")),
         ("enableProfilingHandler", NoEffect("there is no profiling endpoint")),
         ("enableSystemLogHandler", Fixed("true", "/logs/ of the kubelet API is always served")),

@@ -46,6 +46,7 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "nodeStatusUpdateFrequency": seconds(config.status_check_interval),
         "evictionHard": eviction,
         "evictionPressureTransitionPeriod": seconds(config.pressure_transition),
+        "crashLoopBackOff": {"maxContainerRestartPeriod": seconds(config.restart_delay_max)},
         "failSwapOn": false,
         "enableDebuggingHandlers": true,
         "enableSystemLogHandler": true,

@@ -67,12 +67,13 @@ impl PodActions {
         desired: watch::Receiver<DesiredPod>,
         progress: SharedProgress,
     ) -> Self {
+        let crashes = CrashBackoff::new(node.identity.config.restart_delay_max);
         Self {
             node,
             desired,
             progress,
             pulls: PullState::default(),
-            crashes: CrashBackoff::default(),
+            crashes,
             allocated: HashMap::new(),
             changes: 0,
         }

@@ -1,5 +1,5 @@
-//! The delay before an exited container is restarted: 10 s, doubled up to 5 minutes, reset after 10
-//! minutes of running.
+//! The delay before an exited container is restarted: 10 s, doubled up to 5 minutes or a shorter
+//! limit, reset after 10 minutes of running.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use crate::pods::pod::Pod;
 /// How long after its back-off a container is retried, so that rounding cannot prolong the
 /// back-off.
 pub(super) const RETRY_MARGIN: Duration = Duration::from_millis(1);
-/// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
+/// The first delay; `initialCrashLoopBackOff` of the kubelet.
 const INITIAL: Duration = Duration::from_secs(10);
-const MAX: Duration = Duration::from_secs(300);
+/// A container that ran for longer than this starts with the first delay again.
+const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// Tolerance for small corrections of the clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
@@ -27,8 +28,12 @@ struct RestartDelay {
 }
 
 /// Delays by container name and hash.
-#[derive(Debug, Default)]
-pub(super) struct CrashBackoff(HashMap<String, RestartDelay>);
+#[derive(Debug)]
+pub(super) struct CrashBackoff {
+    delays: HashMap<String, RestartDelay>,
+    /// The longest delay.
+    max: Duration,
+}
 
 fn key(container: &ObservedContainer) -> String {
     format!("{} {}", container.name, container.hash)
@@ -42,24 +47,29 @@ fn exit_time(container: &ObservedContainer, now: Duration) -> Duration {
 }
 
 impl CrashBackoff {
+    /// Delays of at most `max`, the first one included.
+    pub(super) fn new(max: Duration) -> Self {
+        Self { delays: HashMap::new(), max }
+    }
+
     /// Returns delay and rest of the delay of an exited container; `None` if it may start, which is
     /// then recorded as a start.
     pub(super) fn check(&mut self, container: &ObservedContainer) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
         let end = exit_time(container, now);
-        let fresh = RestartDelay { delay: INITIAL, updated: now };
-        match self.0.get_mut(&key(container)) {
+        let fresh = RestartDelay { delay: INITIAL.min(self.max), updated: now };
+        match self.delays.get_mut(&key(container)) {
             // It ran for long enough: reset the delay.
-            Some(entry) if end.saturating_sub(entry.updated) > MAX * 2 => *entry = fresh,
+            Some(entry) if end.saturating_sub(entry.updated) > RESET_AFTER => *entry = fresh,
             Some(entry) => {
                 let left = (end + entry.delay).saturating_sub(now);
                 if !left.is_zero() {
                     return Some((entry.delay, left));
                 }
-                *entry = RestartDelay { delay: (entry.delay * 2).min(MAX), updated: now };
+                *entry = RestartDelay { delay: (entry.delay * 2).min(self.max), updated: now };
             }
             None => {
-                self.0.insert(key(container), fresh);
+                self.delays.insert(key(container), fresh);
             }
         }
         None
@@ -81,9 +91,52 @@ impl CrashBackoff {
             .filter_map(|member| observed.container(member.name()))
             .filter(|container| container.state == ObservedState::Exited)
             .filter_map(|c| {
-                Some((exit_time(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now))
+                Some((exit_time(c, now) + self.delays.get(&key(c))?.delay).saturating_sub(now))
             })
             .map(|left| base::clock::now() + left + RETRY_MARGIN)
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::observed::tests::container as exited;
+
+    /// The delays of a container that exits as soon as it has started.
+    fn delays(max: u64, count: usize) -> Vec<u64> {
+        let mut backoff = CrashBackoff::new(Duration::from_secs(max));
+        let mut container = exited("a", ObservedState::Exited);
+        let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap();
+        let mut delays = Vec::new();
+        for _ in 0..count {
+            container.finished_at = 0;
+            assert_eq!(backoff.check(&container), None, "it may start");
+            container.finished_at = nanoseconds(base::clock::unix_time());
+            delays.push(backoff.check(&container).unwrap().0.as_secs());
+        }
+        delays
+    }
+
+    #[test]
+    fn the_delay_doubles_up_to_the_limit() {
+        assert_eq!(delays(300, 7), [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(delays(30, 4), [10, 20, 30, 30]);
+        assert_eq!(delays(1, 3), [1, 1, 1]);
+    }
+
+    #[test]
+    fn ten_minutes_of_running_reset_the_delay() {
+        let mut backoff = CrashBackoff::new(Duration::from_secs(300));
+        let mut container = exited("a", ObservedState::Exited);
+        container.finished_at = 0;
+        for _ in 0..4 {
+            assert_eq!(backoff.check(&container), None);
+        }
+        backoff.delays.values_mut().for_each(|entry| entry.updated -= Duration::from_secs(700));
+        let exit = base::clock::unix_time() - Duration::from_secs(1);
+        container.finished_at = i64::try_from(exit.as_nanos()).unwrap();
+        assert_eq!(backoff.check(&container), None);
+        assert_eq!(backoff.check(&container).unwrap().0, Duration::from_secs(10));
     }
 }
