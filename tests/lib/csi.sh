@@ -56,10 +56,11 @@ if [ -n "$peer" ]; then
   . tests/conformance/upstream/cluster.sh
   upstream_disk() { inside mount -t tmpfs -o size=1g,mode=755 machine /var/log; }
 fi
+node_flags=() # of kube-lite on both machines
 start_cluster() { # s and a, Ready
   if [ -n "$peer" ]; then start_upstream s a; return; fi
-  start_server_on s --fast-node-loss
-  start_agent_on a
+  start_server_on s --fast-node-loss "${node_flags[@]}"
+  start_agent_on a "${node_flags[@]}"
   agents_ready a >/dev/null || { echo "FAIL the agent is not Ready"; exit 1; }
 }
 # The programs of a machine that a kill -9 of kube-lite ends; containers and containerd stay.
@@ -76,8 +77,8 @@ start_node_again() { # machine
     part kubelet kubelet --config="$scratch/$1/kubelet.yaml" --kubeconfig="$keys/$1.yaml" \
       --root-dir=/var/lib/kubelet --cert-dir=/var/lib/kubelet/pki --hostname-override="$1" \
       --node-ip="$node_ip"
-  elif [ "$1" = s ]; then start_server_on s --fast-node-loss
-  else start_agent_on "$1"; fi
+  elif [ "$1" = s ]; then start_server_on s --fast-node-loss "${node_flags[@]}"
+  else start_agent_on "$1" "${node_flags[@]}"; fi
   on s
 }
 return_machine() { # name: boots a machine that was off; its programs start
