@@ -10,6 +10,7 @@ mod cork;
 pub mod encrypted_dir;
 pub mod fs;
 mod hex;
+pub mod http2;
 pub mod inline_executor;
 pub mod io;
 pub mod memory;

@@ -15,7 +15,6 @@ mod front;
 pub mod fuzzing;
 mod grpc_frame;
 mod health;
-pub(crate) mod http2;
 mod kv;
 mod kv_fast_path;
 mod lease;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::accept::{Accepted, accept};
+use base::http2::AuthorityFilter;
 use base::tasks::{Kind, Shutdown};
 use base::{Cork, Hold, InlineExecutor};
 use futures::future::BoxFuture;
@@ -28,7 +29,6 @@ use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
 use crate::front::Front;
-use crate::http2::authority_filter::AuthorityFilter;
 use crate::service::{Etcd, MESSAGE_BYTES};
 use crate::watch::WatchService;
 

@@ -1,9 +1,9 @@
 //! Accepts requests whose `:authority` is not a host and port, as grpc-go's server does.
 //!
 //! gRPC clients send the name that they dialed: grpc-go before 1.30, which etcdctl 3.4 is built
-//! with, sends `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with
-//! PROTOCOL_ERROR, and one whose `:authority` is empty. The value is not used, so the filter
-//! replaces it before h2 reads it.
+//! with, sends `http://127.0.0.1:2379` for the endpoint of that name, and device plugins that dial
+//! a Unix socket send its path. h2 resets such a stream with PROTOCOL_ERROR, and one whose
+//! `:authority` is empty. The value is not used, so the filter replaces it before h2 reads it.
 //!
 //! The filter decodes each header block with a dynamic table of its own, and passes the bytes
 //! unchanged until the first block with such a value. That block and all later ones of the
@@ -244,7 +244,7 @@ impl Frames {
 
 /// A connection of a client; writes pass unchanged.
 #[derive(Debug)]
-pub(crate) struct AuthorityFilter<T> {
+pub struct AuthorityFilter<T> {
     io: T,
     frames: Frames,
     /// The start of an incomplete header block, at most [`BLOCK_MAX`] plus frame headers, and the
@@ -256,7 +256,8 @@ pub(crate) struct AuthorityFilter<T> {
 }
 
 impl<T> AuthorityFilter<T> {
-    pub(crate) fn new(io: T) -> Self {
+    /// Filters what is read from `io`.
+    pub fn new(io: T) -> Self {
         let frames = Frames::new();
         Self { io, frames, partial: Vec::new(), ready: Vec::new(), read: 0 }
     }
