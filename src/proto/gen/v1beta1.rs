@@ -161,8 +161,8 @@ pub struct AllocateResponse {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerAllocateResponse {
     /// List of environment variable to be set in the container to access one of more devices.
-    #[prost(map = "string, string", tag = "1")]
-    pub envs: ::std::collections::HashMap<
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub envs: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
@@ -173,8 +173,8 @@ pub struct ContainerAllocateResponse {
     #[prost(message, repeated, tag = "3")]
     pub devices: ::prost::alloc::vec::Vec<DeviceSpec>,
     /// Container annotations to pass to the container runtime
-    #[prost(map = "string, string", tag = "4")]
-    pub annotations: ::std::collections::HashMap<
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub annotations: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
