@@ -16,6 +16,7 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::{Csi, CsiPluginHandler};
+use crate::devices::{DeviceManager, pod_resources};
 use crate::events;
 use crate::eviction;
 use crate::housekeeping;
@@ -99,6 +100,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches,
+        devices: DeviceManager::start(&config.root_dir, &tasks).await?,
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
@@ -116,6 +118,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     }
     let statics = spawn_static_pods(&node, client, &pods);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
+    pod_resources::serve(&node, pods.table())?;
     let resources = kubelet_api::NodeResources::new(&node, pods.table());
     node.identity.config.resource_usage.node_started(Box::new(resources));
     spawn_pod_observers(&node, &pods.table());

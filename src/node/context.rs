@@ -22,6 +22,7 @@ use crate::credentials::pod_certificates::PodCertificates;
 use crate::credentials::tokens::Tokens;
 use crate::credentials::trust_bundles::TrustBundles;
 use crate::csi::Csi;
+use crate::devices::DeviceManager;
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::NodePressure;
 use crate::image_registry::ImageRegistry;
@@ -48,6 +49,7 @@ pub(crate) struct Node {
     pub(crate) caches: NodeCaches,
     /// CSI drivers and their volumes.
     pub(crate) csi: Arc<Csi>,
+    pub(crate) devices: Arc<DeviceManager>,
 }
 
 /// What the node is: its configuration and its machine. Set once at the start.

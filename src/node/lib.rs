@@ -10,6 +10,7 @@ pub mod config;
 mod context;
 mod credentials;
 mod csi;
+mod devices;
 mod digest;
 mod events;
 mod eviction;

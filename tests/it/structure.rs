@@ -118,10 +118,12 @@ const NODE: Floors = &[
         "eviction::pressure",
         "eviction::ranking",
     ],
-    // What pods need from the API server, and where they come from besides it.
+    // What pods need from the API server and from plugins, and where pods come from besides the
+    // API server.
     &[
         "credentials",
         "csi",
+        "devices",
         "plugins",
         "static_pods",
         "status::writer",
@@ -143,7 +145,7 @@ const NODE: Floors = &[
     // Workers and their manager.
     &["pods"],
     // Tasks that act on all pods.
-    &["housekeeping", "eviction", "kubelet_api"],
+    &["housekeeping", "eviction", "kubelet_api", "devices::pod_resources"],
     &["agent"],
     &["fuzzing"],
 ];

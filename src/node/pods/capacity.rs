@@ -9,11 +9,6 @@ use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
 use crate::pods::resources;
 
-/// Whether a resource is outside of Kubernetes' domains (`IsExtendedResourceName`).
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/")
-}
-
 /// Returns reason and message if the node has too few resources left besides those of `others`.
 pub(crate) fn insufficient_resource(
     pod: &Pod,
@@ -42,9 +37,9 @@ pub(crate) fn insufficient_resource(
         let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
         let capacity = match allocatable.get(&name) {
             Some(capacity) => *capacity,
-            // Extended resources in the Node's status count for the scheduler alone, as with
-            // upstream's kubelet.
-            None if is_extended(&name) => continue,
+            // The device manager counts the resources of device plugins when it allocates devices.
+            // Other extended resources in the Node's status count for the scheduler alone.
+            None if resources::is_extended(&name) => continue,
             None => zero,
         };
         if wanted.plus(used) > capacity {

@@ -43,6 +43,13 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
+    /// Whether the pod uses resources of the node (upstream's `GetActivePods`): it exists in the
+    /// API and has not ended. A pod that was deleted without a grace period does not count,
+    /// although its containers may still be ending.
+    pub(crate) fn uses_resources(&self) -> bool {
+        uses_resources(&self.desired.borrow(), &self.reported.lock())
+    }
+
     /// Handles an event of the runtime about a container or sandbox of the pod.
     pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
         match event.kind {
@@ -74,5 +81,48 @@ pub(crate) async fn pod_must_end(desired: &mut watch::Receiver<DesiredPod>) {
     };
     if desired.wait_for(ends).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+fn uses_resources(desired: &DesiredPod, reported: &ReportedPod) -> bool {
+    let ended = desired.pod.is_api_terminal()
+        || matches!(reported.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    !desired.removed && (!ended || reported.observed.any_running())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::observed::ObservedState;
+    use crate::pods::observed::tests::container;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    fn desired(removed: bool) -> DesiredPod {
+        let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
+        let (api_uid, rejection, resize, halt_seconds) = (Some("u".to_owned()), None, None, None);
+        DesiredPod { pod, removed, api_uid, rejection, resize, halt_seconds }
+    }
+
+    fn reported(phase: &str, running: bool) -> ReportedPod {
+        let state = if running { ObservedState::Running } else { ObservedState::Exited };
+        let containers = vec![container("a", state)];
+        let mut reported = ReportedPod::default();
+        reported.status.phase = Some(phase.to_owned());
+        reported.observed = Arc::new(ObservedPod { sandboxes: Vec::new(), containers });
+        reported
+    }
+
+    #[test]
+    fn a_force_deleted_pod_uses_no_resources() {
+        assert!(uses_resources(&desired(false), &reported("Running", true)));
+        assert!(!uses_resources(&desired(true), &reported("Running", true)));
+    }
+
+    #[test]
+    fn a_failed_pod_uses_resources_until_its_containers_have_ended() {
+        assert!(uses_resources(&desired(false), &reported("Failed", true)));
+        assert!(!uses_resources(&desired(false), &reported("Failed", false)));
+        assert!(!uses_resources(&desired(false), &reported("Succeeded", false)));
     }
 }

@@ -238,6 +238,7 @@ impl PodManager {
                     && Some(&desired.pod.uid) != current
             };
             if is_other {
+                self.node.devices.begin_release(&handle.desired.borrow().pod.uid);
                 removed |=
                     handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
             }
@@ -422,6 +423,8 @@ impl PodManager {
             .chain(self.node.runtime.cgroups.pods())
             .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
             .collect();
+        let exists = |uid: &str| known.contains(uid) || orphans.contains_key(uid);
+        self.node.devices.retain_pods(exists).await;
         for uid in left {
             if volumes::has_csi_volumes(&self.node.identity.config, &uid) {
                 // Their drivers may not be registered yet, so that a worker attempts it again.

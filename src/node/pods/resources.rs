@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
+use api::validation::names::qualified_name;
 use proto::runtime::v1 as cri;
 
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
@@ -185,6 +186,22 @@ pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String
     let level = pod.spec().resources.as_ref();
     let level = level.into_iter().flat_map(|r| r.requests.iter().chain(&r.limits));
     pod.containers.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
+}
+
+/// Whether a resource is an extended one (`IsExtendedResourceName`): it has a valid name outside of
+/// Kubernetes' domains.
+pub(crate) fn is_extended(name: &str) -> bool {
+    name.contains('/')
+        && !name.contains("kubernetes.io/")
+        && !name.starts_with("requests.")
+        && qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Returns the extended resources that a container limits, in whole units. Their requests are
+/// equal to their limits.
+pub(crate) fn extended_limits(c: &core::Container) -> BTreeMap<&str, i64> {
+    let all = limits(c).into_iter().flatten();
+    all.filter(|(name, _)| is_extended(name)).map(|(n, q)| (n.as_str(), parse(q).value())).collect()
 }
 
 /// Prefix of huge page resources; the page size follows.
@@ -385,6 +402,31 @@ mod tests {
         assert_eq!(names, ["hugepages-64Ki", "hugepages-2Mi", "hugepages-1Gi"]);
         let names = pod_resource_names(&p);
         assert!(names.contains("hugepages-1Gi") && names.contains("hugepages-2Mi"));
+    }
+
+    #[test]
+    fn extended_resources_have_a_domain_that_is_not_of_kubernetes() {
+        for name in ["example.com/foo", "nvidia.com/gpu", "a.b/c_D.1"] {
+            assert!(is_extended(name), "{name}");
+        }
+        for name in [
+            "cpu",
+            "example.com",
+            "kubernetes.io/foo",
+            "node.kubernetes.io/foo",
+            "requests.example.com/foo",
+            "/foo",
+            "example.com/",
+            "example.com/a/b",
+            "EX_.com/foo",
+        ] {
+            assert!(!is_extended(name), "{name}");
+        }
+        let container = json!({"name": "a", "resources": {"limits":
+            {"cpu": "1", "example.com/foo": "2", "example.com/bar": "1500m"}}});
+        let container = serde_json::from_value(container).unwrap();
+        let limits = extended_limits(&container);
+        assert_eq!(limits, BTreeMap::from([("example.com/bar", 2), ("example.com/foo", 2)]));
     }
 
     #[test]

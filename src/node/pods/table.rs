@@ -42,4 +42,18 @@ impl PodTable {
             .map(|h| (Arc::clone(&h.desired.borrow().pod), Arc::clone(h)))
             .collect()
     }
+
+    /// Returns the pods that use resources of the node, sorted by namespace and name.
+    pub(crate) fn active(&self) -> Vec<Arc<Pod>> {
+        let active = self.all().into_iter().filter(|(_, handle)| handle.uses_resources());
+        let mut pods: Vec<Arc<Pod>> = active.map(|(pod, _)| pod).collect();
+        pods.sort_by(|a, b| a.key.cmp(&b.key));
+        pods
+    }
+
+    /// Adds pods, for tests of what reads the table.
+    #[cfg(test)]
+    pub(crate) fn insert_all<const N: usize>(&self, pods: [(Arc<str>, Arc<WorkerHandle>); N]) {
+        self.0.write().extend(pods);
+    }
 }

@@ -4,6 +4,7 @@
 mod actions;
 mod active;
 mod backoff;
+mod device_admission;
 mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
@@ -48,6 +49,8 @@ pub(crate) struct Worker {
     reporter: Reporter,
     actions: PodActions,
     adopted: bool,
+    /// The devices of the pod are allocated.
+    has_devices: bool,
     backoff: Backoff,
     active: ActiveTime,
 }
@@ -94,6 +97,7 @@ impl Worker {
             wake,
             halted,
             adopted: false,
+            has_devices: false,
             backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
             active: ActiveTime::default(),
         };
@@ -263,6 +267,9 @@ impl Worker {
         if next.kill_pod && next.create_sandbox.is_none() {
             self.reporter.terminal = true;
             return Ok(Step::Now);
+        }
+        if let Some(step) = self.admit_devices(pod, &next, &observed).await {
+            return Ok(step);
         }
         let action = self.actions.apply(pod, &next, &observed);
         let applied = self.reporter.report_while(action).await?;

@@ -1,6 +1,7 @@
 //! The Node object: registration, status and lease. Pods do not depend on it.
 
 mod addresses;
+mod extended;
 mod flags;
 mod status;
 
@@ -120,6 +121,7 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.requested() => break,
             () = reporter.node.caches.status_changed.notified() => {}
+            () = reporter.node.devices.capacity_changed() => {}
             () = addresses_changed(&mut addresses) => {}
             () = tokio::time::sleep_until(next) => {}
         }
@@ -316,6 +318,9 @@ impl NodeReporter {
     /// Writes the status if it changed or the interval is over; returns whether the node is ready.
     async fn status(&mut self) -> bool {
         let (mut status, ready) = status::node_status(&self.node).await;
+        if self.written.is_null() && self.node.devices.is_new_node() {
+            extended::reset(&mut status, self.object.status.as_ref());
+        }
         if self.node.identity.config.external_cloud {
             status::leave_addresses(&mut status, self.object.status.as_ref());
         }

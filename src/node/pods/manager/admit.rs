@@ -11,20 +11,11 @@ use client::events::EventType;
 use super::PodManager;
 use crate::events;
 use crate::pods::admission;
-use crate::pods::handle::{DesiredPod, ReportedPod, WorkerHandle};
+use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
 use crate::pods::resize;
 use crate::status::pod::PodFailure;
-
-/// Whether a pod uses resources of the node (upstream's `GetActivePods`): it exists in the API and
-/// has not ended. A pod that was deleted without a grace period does not count, although its
-/// containers may still be ending.
-fn uses_resources(desired: &DesiredPod, reported: &ReportedPod) -> bool {
-    let ended = desired.pod.is_api_terminal()
-        || matches!(reported.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    !desired.removed && (!ended || reported.observed.any_running())
-}
 
 impl PodManager {
     /// Returns the rejection of a pod. Only a pod that has not begun can be rejected: a running pod
@@ -82,12 +73,8 @@ impl PodManager {
 
     /// All other pods that use resources of the node.
     fn other_active_pods(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let active = |handle: &crate::pods::handle::WorkerHandle| {
-            let desired = handle.desired.borrow();
-            uses_resources(&desired, &handle.reported.lock())
-        };
-        let all = self.table.all().into_iter();
-        all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
+        let active = self.table.active().into_iter();
+        active.filter(|other| other.uid != pod.uid).collect()
     }
 
     /// Whether the pod has to wait for host ports of a deleted pod whose containers are still
@@ -172,41 +159,4 @@ impl PodManager {
 fn has_begun(pod: &Pod) -> bool {
     let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
     begun || pod.is_deleted() || pod.is_api_terminal()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pods::observed::tests::container;
-    use crate::pods::observed::{ObservedPod, ObservedState};
-    use crate::pods::pod::tests::pod;
-    use serde_json::json;
-
-    fn desired(removed: bool) -> DesiredPod {
-        let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
-        let (api_uid, rejection, resize, halt_seconds) = (Some("u".to_owned()), None, None, None);
-        DesiredPod { pod, removed, api_uid, rejection, resize, halt_seconds }
-    }
-
-    fn reported(phase: &str, running: bool) -> ReportedPod {
-        let state = if running { ObservedState::Running } else { ObservedState::Exited };
-        let containers = vec![container("a", state)];
-        let mut reported = ReportedPod::default();
-        reported.status.phase = Some(phase.to_owned());
-        reported.observed = Arc::new(ObservedPod { sandboxes: Vec::new(), containers });
-        reported
-    }
-
-    #[test]
-    fn a_force_deleted_pod_uses_no_resources() {
-        assert!(uses_resources(&desired(false), &reported("Running", true)));
-        assert!(!uses_resources(&desired(true), &reported("Running", true)));
-    }
-
-    #[test]
-    fn a_failed_pod_uses_resources_until_its_containers_have_ended() {
-        assert!(uses_resources(&desired(false), &reported("Failed", true)));
-        assert!(!uses_resources(&desired(false), &reported("Failed", false)));
-        assert!(!uses_resources(&desired(false), &reported("Succeeded", false)));
-    }
 }

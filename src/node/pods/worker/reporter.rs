@@ -137,7 +137,7 @@ impl Reporter {
     /// Publishes the status to the API server and to other parts of the node.
     fn publish(&mut self, desired: &DesiredPod, observed: &ObservedPod) {
         let health = self.probes.results();
-        let status = {
+        let mut status = {
             let progress = self.progress.lock();
             pod::generate(
                 &desired.pod,
@@ -159,6 +159,7 @@ impl Reporter {
                 },
             )
         };
+        self.node.devices.add_resource_health(&desired.pod.uid, &mut status);
         self.node.identity.config.not_ready_pods.update(
             &desired.pod.key.to_string(),
             &desired.pod.uid,

@@ -25,6 +25,7 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::Csi;
+use crate::devices::DeviceManager;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
@@ -81,6 +82,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
         csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
         caches,
+        devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
         identity: NodeIdentity {
             config,
             machine: Machine::read(),

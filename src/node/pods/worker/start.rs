@@ -15,6 +15,7 @@ use super::reporter::SharedProgress;
 use super::stop::kill;
 use crate::config::Config;
 use crate::context::Node;
+use crate::devices::container::DeviceOptions;
 use crate::events;
 use crate::pods::cri_config;
 use crate::pods::cri_config::dns;
@@ -206,8 +207,10 @@ impl PodActions {
             || restart_count_from_logs(&folder),
             |c| c.restart_count.saturating_add(1),
         );
+        let devices = node.devices.prepare_container(pod, member).await;
+        let devices = devices.map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
         let config = self
-            .container_config(pod, member, &images, restart_count, observed, volumes)
+            .container_config(pod, member, (&images, devices), restart_count, observed, volumes)
             .map_err(|e| fail(config_error(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
@@ -304,7 +307,7 @@ impl PodActions {
         &self,
         pod: &Pod,
         member: &PodContainer,
-        images: &ContainerImages,
+        (images, options): (&ContainerImages, DeviceOptions),
         restart_count: i32,
         observed: &ObservedPod,
         volumes: &PodVolumes,
@@ -324,6 +327,7 @@ impl PodActions {
         let services: Vec<core::Service> = relevant_services(&node.api.services, pod);
         let cached = CachedObjects { node, namespace: pod.namespace() };
         let env = environment(pod, member, &fields, &services, &cached)?;
+        let env = options.with_environment(env);
         let mounts = volumes::container_mounts(
             &node.identity,
             pod,
@@ -362,7 +366,9 @@ impl PodActions {
             hardened: node.identity.config.hardened,
             seccomp_default: node.identity.config.seccomp_default,
         };
-        cri_config::container(pod, member, input)
+        let mut config = cri_config::container(pod, member, input)?;
+        options.add_to(&mut config);
+        Ok(config)
     }
 
     /// Runs the postStart hook of a started container, if it has one. Stops the container if the

@@ -336,6 +336,7 @@ impl Worker {
     /// Stops a pod that is deleted, finished, or rejected.
     pub(super) async fn finish(&mut self, desired: &DesiredPod, observed: ObservedPod) -> Step {
         let pod = &desired.pod;
+        self.node.devices.begin_release(&pod.uid);
         self.reporter.update(desired, &observed);
         let running = observed
             .containers
@@ -362,6 +363,7 @@ impl Worker {
             &self.wake,
             &std::collections::BTreeSet::new(),
         );
+        self.node.devices.release(&pod.uid).await;
         self.node.api.trust_bundles.forget(pod);
         self.node.api.pod_certificates.forget(pod);
         // Drivers may have to register first.

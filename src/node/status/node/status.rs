@@ -8,6 +8,7 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 
+use super::extended;
 use crate::config::thresholds::Threshold;
 use crate::context::{Node, RuntimeHandles};
 use crate::events;
@@ -74,8 +75,13 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     let (capacity, allocatable) =
         capacity_and_allocatable(&node.identity.config, &node.identity.machine);
     let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
-    let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
-    node.caches.allocatable.store(Arc::new(allocatable.clone()));
+    let mut status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
+    let devices = node.devices.capacity().await;
+    let object = node.api.own_node.get("", &node.identity.config.node_name);
+    extended::add(&mut status, &devices, object.as_ref().and_then(|node| node.status.as_ref()));
+    let mut allocatable = allocatable.clone();
+    allocatable.extend(devices.removed.into_iter().map(|name| (name, Quantity::ZERO)));
+    node.caches.allocatable.store(Arc::new(allocatable));
     let runtime = node.runtime.cri.status().await;
     *node.caches.network_problem.lock() = network_problem(&runtime);
     let stops = node.identity.config.machine_shutdown.is_in_progress();
@@ -87,7 +93,6 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     };
     let m = &node.identity.machine;
     let (low_memory, low_disk) = node.caches.pressure.current();
-    let mut status = status;
     status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(&node.identity.config);
     status["images"] = images(&node.runtime).await;

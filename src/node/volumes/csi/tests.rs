@@ -19,6 +19,7 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::{Csi, CsiPluginHandler};
+use crate::devices::DeviceManager;
 use crate::machine::Machine;
 use crate::plugins::{self, PluginHandlers};
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -101,6 +102,7 @@ impl Fixture {
             csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
             api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
             caches,
+            devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
             identity: NodeIdentity {
                 config,
                 machine: Machine::read(),
