@@ -16,7 +16,7 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::{Csi, CsiPluginHandler};
-use crate::devices::{DeviceManager, pod_resources};
+use crate::devices::{DeviceManager, DevicePluginHandler, pod_resources};
 use crate::events;
 use crate::eviction;
 use crate::housekeeping;
@@ -183,7 +183,8 @@ fn plugins_registry(config: &Config) -> PathBuf {
 /// Starts the task that registers plugins, of which CSI drivers are the supported type.
 fn spawn_plugins(node: &Arc<Node>) {
     let csi = CsiPluginHandler::new(&node.csi, &node.tasks);
-    let handlers: plugins::PluginHandlers = vec![Arc::new(csi)];
+    let devices = DevicePluginHandler::new(&node.devices);
+    let handlers: plugins::PluginHandlers = vec![Arc::new(csi), Arc::new(devices)];
     let directory = plugins_registry(&node.identity.config);
     let problems = node.tasks.problems().clone();
     let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());

@@ -1,9 +1,9 @@
 //! The device manager: devices of plugins (`/v1beta1.DevicePlugin`) become extended resources of
 //! the Node, and pods that request them get some.
 //!
-//! A plugin registers over a socket; its stream of lists is followed until it ends. Decisions are
-//! pure functions of [`state::DeviceState`]; this file keeps it with the clients and the
-//! checkpoint.
+//! A plugin registers over a socket, or announces itself by one ([`plugin_handler`]); its stream of
+//! lists is followed until it ends. Decisions are pure functions of [`state::DeviceState`]; this file
+//! keeps it with the clients and the checkpoint.
 
 mod affinity;
 mod allocation;
@@ -15,6 +15,7 @@ pub(crate) mod container;
 mod directory;
 mod error;
 pub(crate) mod metrics;
+mod plugin_handler;
 pub(crate) mod pod_resources;
 mod records;
 mod registration;
@@ -40,6 +41,7 @@ use self::error::CHECKPOINT;
 use self::state::{DeviceState, PluginId};
 
 pub(crate) use self::allocation::has_extended_limits;
+pub(crate) use self::plugin_handler::DevicePluginHandler;
 pub(crate) use self::state::DeviceCapacity;
 
 /// Directory of the sockets of plugins and of the checkpoint, below the kubelet's root directory.

@@ -5,6 +5,7 @@
 //! deregistered when it disappears. Nothing is deregistered when the agent stops.
 
 mod handler;
+pub(crate) mod metrics;
 mod registration;
 mod sockets;
 
@@ -123,6 +124,7 @@ pub(crate) async fn run(
     loop {
         let now = base::clock::now();
         manager.start_operations(&operations, now);
+        metrics::set(manager.socket_states());
         let retry_at = manager.retry_at(now);
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
@@ -232,6 +234,16 @@ impl PluginManager {
         for path in forgotten {
             self.sockets.remove(&path);
         }
+    }
+
+    /// The states of all sockets, for the metrics.
+    fn socket_states(&self) -> Vec<metrics::SocketStates> {
+        let states = |(path, socket): (&PathBuf, &PluginSocket)| {
+            let registered = socket.registered.is_some().then_some(metrics::REGISTERED);
+            let present = socket.present.is_some().then_some(metrics::PRESENT);
+            (path.display().to_string(), [registered, present])
+        };
+        self.sockets.iter().map(states).collect()
     }
 
     /// Records the outcome of an operation.

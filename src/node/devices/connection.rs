@@ -1,7 +1,7 @@
 //! Connections to plugins: from the registration to the end of the stream of devices.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::{Kind, Shutdown};
@@ -66,7 +66,7 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Follows the devices of a plugin until its stream ends, its connection is replaced, or
+    /// Follows the devices of a plugin until its stream ends, its connection is replaced or ended, or
     /// shutdown.
     async fn follow(
         self: Arc<Self>,
@@ -123,11 +123,21 @@ impl DeviceManager {
         }
     }
 
+    /// Ends the connection to the plugin of a resource that listens at `socket`, if there is one.
+    pub(crate) fn disconnect_socket(&self, resource: &str, socket: &Path) {
+        let id = self.guarded.lock().state.connected_at(resource, socket);
+        if let Some(id) = id {
+            self.disconnect(resource, id);
+        }
+    }
+
     /// Ends the connection of a plugin; its devices are unhealthy unless another one lists them.
     fn disconnect(&self, resource: &str, id: PluginId) {
         let was_connected = {
             let mut guarded = self.guarded.lock();
-            guarded.connections.remove(&id);
+            if let Some(connection) = guarded.connections.remove(&id) {
+                connection.stop.request();
+            }
             guarded.state.disconnect(resource, id, base::clock::now())
         };
         if was_connected {

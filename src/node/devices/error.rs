@@ -109,6 +109,18 @@ pub(crate) enum ConnectError {
     TooMany(usize),
 }
 
+/// Why a plugin that announces itself in the registry of plugins is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidPlugin {
+    #[error(
+        "manager version, v1beta1, is not among plugin supported versions [{}]",
+        .0.join(" ")
+    )]
+    Versions(Vec<String>),
+    #[error("invalid name of device plugin socket: the ResourceName {0:?} is invalid")]
+    Name(String),
+}
+
 /// Why a list of devices is refused, and with it the connection of its plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidDevices {

@@ -18,7 +18,7 @@ use crate::pods::resources;
 /// Name of the socket in the directory of plugins.
 const SOCKET: &str = "kubelet.sock";
 /// The supported version of the API of plugins.
-const VERSION: &str = "v1beta1";
+pub(super) const VERSION: &str = "v1beta1";
 /// Maximum size of a request, which consists of two names and a version.
 const MESSAGE_MAX: usize = 16 << 10;
 /// Bytes of a name that becomes the label of a metric; valid ones have at most 317.

@@ -12,7 +12,14 @@ impl DeviceManager {
         let guarded = self.guarded.lock();
         for container in status.container_statuses.iter_mut().flatten() {
             if let Some(allocations) = guarded.state.records.container(pod, &container.name) {
-                container.allocated_resources_status = Some(health(&guarded.state, allocations));
+                let known = container.allocated_resources_status.get_or_insert_default();
+                // Resource claims have entries of their own.
+                for status in health(&guarded.state, allocations) {
+                    match known.iter_mut().find(|known| known.name == status.name) {
+                        Some(known) => *known = status,
+                        None => known.push(status),
+                    }
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //! devices that containers have. Pure: the caller passes the time and makes the calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::deviceplugin as plugin;
@@ -214,6 +214,12 @@ impl DeviceState {
             resource.is_listed = false;
         }
         true
+    }
+
+    /// The plugin of a resource that is connected at a socket.
+    pub(crate) fn connected_at(&self, resource: &str, socket: &Path) -> Option<PluginId> {
+        let plugins = &self.resources.get(resource)?.plugins;
+        Some(plugins.iter().find(|plugin| plugin.socket == socket)?.id)
     }
 
     /// The plugin that gets the calls of a resource.

@@ -1,6 +1,8 @@
 //! The device manager with plugins over Unix sockets.
 
+mod admission;
 mod fake_plugin;
+mod registrations;
 
 use std::path::Path;
 use std::sync::Arc;

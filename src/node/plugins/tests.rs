@@ -45,8 +45,8 @@ fn plugins_of_unknown_types_or_refused_by_their_handler_get_upstreams_text() {
     let validated = |info| registration::validate(info, socket, &handlers).map(|(p, _)| p);
     let text = |info| validated(info).unwrap_err().to_string();
     assert_eq!(
-        text(info("DevicePlugin", "p", "")),
-        "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin at socket \
+        text(info("DRAPlugin", "p", "")),
+        "RegisterPlugin error -- no handler registered for plugin type: DRAPlugin at socket \
          /registry/p.sock"
     );
     assert_eq!(
@@ -87,4 +87,32 @@ async fn a_replaced_socket_is_deregistered_before_it_is_registered() {
     assert_eq!(socket.next_step(now), Step::Deregister);
     socket.present = None;
     assert_eq!(socket.next_step(now), Step::Deregister);
+}
+
+#[test]
+fn sockets_that_exist_or_are_registered_are_counted() {
+    let mut manager = PluginManager { handlers: Arc::from([]), sockets: BTreeMap::new() };
+    assert_eq!(metrics::text(&manager.socket_states()), "");
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("p.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    manager.set_present(&sockets::read(home.path()).sockets);
+    let text = |manager: &PluginManager| {
+        let text = metrics::text(&manager.socket_states());
+        text.replace(&*path.to_string_lossy(), "p.sock")
+    };
+    let head = "# HELP plugin_manager_total_plugins [ALPHA] Number of plugins in Plugin Manager\n\
+        # TYPE plugin_manager_total_plugins gauge\n";
+    let line = |state| {
+        format!(
+            "plugin_manager_total_plugins{{socket_path=\"p.sock\",state=\"{state}_of_world\"}} 1\n"
+        )
+    };
+    assert_eq!(text(&manager), format!("{head}{}", line("desired_state")));
+    let socket = manager.sockets.get_mut(&path).unwrap();
+    let plugin = Plugin { name: "p".into(), endpoint: path.clone(), versions: Vec::new() };
+    let handler: Arc<dyn PluginHandler> = Arc::new(Handler);
+    let registered = RegisteredPlugin { plugin, handler, socket: socket.present.unwrap() };
+    manager.finish(&path, Outcome::Registered(Ok(registered)));
+    assert_eq!(text(&manager), format!("{head}{}{}", line("actual_state"), line("desired_state")));
 }

@@ -204,6 +204,8 @@ fn only_healthy_devices_are_allocatable() {
         text.collect::<Vec<_>>().join(" ")
     };
     assert_eq!(list(&state), "r1:a:[] r1:b:[0, 1] r2:a:[]");
+    state.list("r1", PluginId(1), healthy(&["a", "b", "c"])).unwrap();
+    assert_eq!(list(&state), "r1:a:[] r1:b:[] r1:c:[] r2:a:[]");
     state.disconnect("r1", PluginId(1), base::clock::now());
     assert_eq!(list(&state), "r2:a:[]");
 }
