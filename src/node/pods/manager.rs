@@ -21,6 +21,7 @@ use crate::pods::admission;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::observed::label;
 use crate::pods::pod::{Pod, PodOrigin};
+use crate::pods::rejection;
 use crate::pods::resize;
 use crate::pods::resources;
 use crate::pods::resources::Qos;
@@ -303,6 +304,7 @@ impl PodManager {
 
     fn report_rejection(&self, pod: &Pod, rejection: Option<&PodFailure>) {
         let Some(rejection) = rejection else { return };
+        rejection::count(&rejection.reason);
         let message = rejection.message.clone();
         self.node.api.events.pod_event(pod, EventType::Warning, &rejection.reason, message);
     }

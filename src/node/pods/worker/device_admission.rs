@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use client::events::EventType;
 
-use crate::pods::handle::pod_must_end;
 use super::{Step, Worker};
 use crate::devices::has_extended_limits;
+use crate::pods::handle::pod_must_end;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
+use crate::pods::rejection::{self, UNEXPECTED_ADMISSION_ERROR as REASON};
 use crate::status::pod::PodFailure;
-
-/// Reason of the rejection (`lifecycle.UnexpectedAdmissionError`).
-const REASON: &str = "UnexpectedAdmissionError";
 
 impl Worker {
     /// Allocates the devices of a pod that is about to start, once. A pod of which a container runs
@@ -59,6 +57,7 @@ impl Worker {
                 let message = format!("Allocate failed due to {error}, which is unexpected");
                 let recorder = &self.node.api.events;
                 recorder.pod_event(pod, EventType::Warning, REASON, message.clone());
+                rejection::count(REASON);
                 self.reporter.failure = Some(PodFailure {
                     reason: REASON.to_owned(),
                     message: format!("Pod was rejected: {message}"),
