@@ -39,7 +39,8 @@ impl K3sFamilies {
         match &self.servers {
             Some(servers) => load_balancer(&servers.states(), &mut out),
             None => {
-                let families = snapshots::metrics::ALL.iter().chain(&controllers::METRICS);
+                let of_controllers = controllers::METRICS.iter().copied().flatten();
+                let families = snapshots::metrics::ALL.iter().chain(of_controllers);
                 families.for_each(|family| family.render(&mut out));
             }
         }

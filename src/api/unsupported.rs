@@ -31,7 +31,7 @@ pub struct Field {
 /// An unsupported field in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedField {
-    /// The path in the object, in upstream's form: `spec.containers[0].resources.claims`.
+    /// The path in the object, in upstream's form: `spec.containers[0].volumeMounts[1].bindMountOptions`.
     pub path: String,
     /// The row of the table.
     pub field: Field,
@@ -45,7 +45,7 @@ impl UnsupportedField {
     }
 
     /// Returns the text of [`UnsupportedField::shown`] without list indexes:
-    /// `spec.containers[*].resources.claims`.
+    /// `spec.containers[*].volumeMounts[*].bindMountOptions`.
     pub fn general(&self) -> String {
         let mut path = String::with_capacity(self.path.len());
         for (at, piece) in self.path.split('[').enumerate() {
@@ -79,7 +79,6 @@ const fn is(path: &'static str, value: &'static str) -> Field {
 
 /// The fields of a container, which apply to each of the three lists of containers.
 const CONTAINER: &[Field] = &[
-    set("resources.claims"),
     set("env.*.valueFrom.fileKeyRef"),
     set("volumeMounts.*.bindMountOptions"),
     is("restartPolicyRules.*.action", "RestartAllContainers"),
@@ -88,7 +87,6 @@ const CONTAINER: &[Field] = &[
 /// The fields of a pod specification, except those of containers.
 const POD: &[Field] = &[
     Field { path: "hostUsers", when: When::False },
-    set("resourceClaims"),
     set("schedulingGroup"),
     set("evictionResponders"),
     is("os.name", "windows"),
@@ -288,8 +286,8 @@ mod tests {
     #[test]
     fn fields_are_named_where_they_stand() {
         let spec = json!({
-            "hostUsers": false, "hostNetwork": true, "resourceClaims": [],
-            "containers": [{"name": "a"}, {"resources": {"claims": [{"name": "v"}]},
+            "hostUsers": false, "hostNetwork": true, "evictionResponders": [],
+            "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}],
                 "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "n", "iscsi": {"iqn": "i"}}],
@@ -299,7 +297,7 @@ mod tests {
             [
                 "spec.hostUsers: false",
                 "spec.volumes[2].iscsi",
-                "spec.containers[1].resources.claims",
+                "spec.containers[1].volumeMounts[0].bindMountOptions",
                 "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",
             ]
         );
@@ -322,10 +320,10 @@ mod tests {
             shown(("", "Service"), &annotated),
             ["metadata.annotations.svccontroller.k3s.cattle.io/tolerations"]
         );
-        let claims = json!({"claims": [{"name": "v"}]});
-        let pod = json!({"spec": {"containers": [{}, {"resources": claims}]}});
+        let mounts = json!([{"bindMountOptions": ["noexec"]}]);
+        let pod = json!({"spec": {"containers": [{}, {"volumeMounts": mounts}]}});
         let found = fields(&Gvk::new("", "v1", "Pod"), &pod);
-        assert_eq!(found[0].general(), "spec.containers[*].resources.claims");
+        assert_eq!(found[0].general(), "spec.containers[*].volumeMounts[*].bindMountOptions");
         assert!(shown(("", "ConfigMap"), &json!({"spec": {"hostUsers": false}})).is_empty());
     }
 

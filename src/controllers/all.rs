@@ -23,6 +23,8 @@ pub const ALL: &[(&str, Start)] = &[
     (crate::network::service_lb::CONTROLLER, crate::network::service_lb::start),
     ("clusterrole-aggregation-controller", crate::auth::cluster_role_aggregation::start),
     ("ephemeral-volume-controller", crate::storage::ephemeral_volume::start),
+    ("resourceclaim-controller", crate::devices::resource_claim::start),
+    ("device-taint-eviction-controller", crate::devices::taint_eviction::start),
     ("persistentvolume-attach-detach-controller", crate::storage::attach_detach::start),
     ("persistentvolume-binder-controller", crate::storage::persistent_volume::start),
     (

@@ -5,6 +5,7 @@
 
 pub mod all;
 mod auth;
+mod devices;
 mod framework;
 mod network;
 mod nodes;
@@ -21,4 +22,7 @@ pub use framework::context::{
 pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
 pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;
-pub use storage::attach_detach::metrics::ALL as METRICS;
+
+/// The metrics of the controllers, by controller, in the order in which they are rendered.
+pub static METRICS: [&[&base::metrics::Family]; 2] =
+    [&storage::attach_detach::metrics::ALL, &devices::metrics::ALL];

@@ -7,7 +7,7 @@
 
 use k8s_openapi::api::{
     admissionregistration, apps, autoscaling, batch, certificates, coordination, core, discovery,
-    networking, node, policy, rbac, storage,
+    networking, node, policy, rbac, resource, storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Error, Value};
@@ -96,6 +96,9 @@ typed!(
     networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
+    resource::v1::DeviceTaintRule,
+    resource::v1::ResourceClaim,
+    resource::v1::ResourceClaimTemplate,
     storage::v1::CSIDriver,
     storage::v1::CSINode,
     storage::v1::CSIStorageCapacity,

@@ -3,19 +3,12 @@
 
 use crate::object::Gvk;
 
-const DEVICES: &str = "devices are neither allocated nor prepared";
-
 const CLUSTER_POLICIES: &str = "only NetworkPolicies of networking.k8s.io are enforced";
 
 /// The group, the kind and the missing effect.
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "this server runs no signer of that name"),
     ("networking.k8s.io", "Ingress", "no IngressClass matches it, so that no controller serves it"),
-    ("resource.k8s.io", "DeviceClass", DEVICES),
-    ("resource.k8s.io", "DeviceTaintRule", DEVICES),
-    ("resource.k8s.io", "ResourceClaim", DEVICES),
-    ("resource.k8s.io", "ResourceClaimTemplate", DEVICES),
-    ("resource.k8s.io", "ResourceSlice", DEVICES),
     ("storagemigration.k8s.io", "StorageVersionMigration", "stored objects are not rewritten"),
 ];
 

@@ -1,8 +1,9 @@
-//! Validation of Dynamic Resource Allocation: ResourceClaims, ResourceClaimTemplates and
-//! DeviceClasses.
+//! Validation of Dynamic Resource Allocation: ResourceClaims, ResourceClaimTemplates, DeviceClasses
+//! and, in modules of their own, ResourceSlices and DeviceTaintRules.
 
 mod slice;
 mod status;
+mod taint;
 
 use serde_json::Value;
 
@@ -17,6 +18,7 @@ use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 
 pub use slice::{slice, slice_change};
 pub use status::claim_status;
+pub use taint::{rule, rule_change, rule_status};
 
 /// Maximum numbers of list elements in one claim (`k8s.io/api/resource`).
 const REQUESTS_MAX: usize = 32;

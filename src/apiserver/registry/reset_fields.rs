@@ -62,7 +62,7 @@ pub(crate) fn built_in(kind: &Gvk, subresource: &str) -> &'static Set {
         | ("certificates.k8s.io", "PodCertificateRequest", "status")
         | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", "status")
         | ("networking.k8s.io", "ServiceCIDR", "status")
-        | ("resource.k8s.io", "ResourceClaim", "status")
+        | ("resource.k8s.io", "ResourceClaim" | "DeviceTaintRule", "status")
         | ("storage.k8s.io", "CSINode" | "VolumeAttachment", "status") => &METADATA_AND_SPEC,
         (_, _, "status") => &SPEC,
         _ => &STATUS,

@@ -124,6 +124,7 @@ fn rules_of_further_groups(group: &str, kind: &str) -> Rules {
         ("resource.k8s.io", "ResourceClaim") => resource::RESOURCE_CLAIM,
         ("resource.k8s.io", "ResourceSlice") => resource::RESOURCE_SLICE,
         ("resource.k8s.io", "DeviceClass") => resource::DEVICE_CLASS,
+        ("resource.k8s.io", "DeviceTaintRule") => resource::DEVICE_TAINT_RULE,
         ("resource.k8s.io", "ResourceClaimTemplate") => resource::RESOURCE_CLAIM_TEMPLATE,
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             workloads::CERTIFICATE_SIGNING_REQUEST

@@ -235,10 +235,12 @@ mod tests {
             fields("apps", "Deployment", "status"),
             json!({"f:metadata": {"f:labels": {}}, "f:spec": {}})
         );
-        assert_eq!(
-            fields("resource.k8s.io", "ResourceClaim", "status"),
-            json!({"f:metadata": {}, "f:spec": {}})
-        );
+        for kind in ["ResourceClaim", "DeviceTaintRule"] {
+            assert_eq!(
+                fields("resource.k8s.io", kind, "status"),
+                json!({"f:metadata": {}, "f:spec": {}})
+            );
+        }
         let request =
             |subresource| fields("certificates.k8s.io", "CertificateSigningRequest", subresource);
         assert_eq!(request(""), json!({"f:spec": {}, "f:status": {}}));

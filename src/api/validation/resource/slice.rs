@@ -7,6 +7,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::DRIVER_MAX;
+use super::taint::taint;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::core::scheduling::node_selector;
 use crate::validation::names::{c_identifier, dns1123_label, dns1123_subdomain};
@@ -21,6 +22,8 @@ const DEVICES_MAX: usize = 128;
 /// Maximum number of devices of a slice that uses taints, counters or lists.
 const ADVANCED_DEVICES_MAX: usize = 64;
 const ENTRIES_MAX: usize = 32;
+/// Maximum number of taints of a device (`DeviceTaintsMaxLength`).
+const TAINTS_MAX: usize = 16;
 /// Maximum length in bytes of the name of an attribute or capacity without its domain.
 const IDENTIFIER_MAX: usize = 32;
 /// The value types of an attribute, in upstream's order.
@@ -94,19 +97,22 @@ pub(super) fn driver(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
-fn pool(pool: &Value, path: &Path) -> ErrorList {
-    let (name, field) = (str_at(pool, "name"), path.child("name"));
-    let mut errors = ErrorList::new();
+pub(super) fn pool_name(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
-        errors.push(Error::required(&field, ""));
-    } else {
-        if name.len() > POOL_MAX {
-            errors.push(Error::too_long(&field, POOL_MAX));
-        }
-        for part in name.split('/') {
-            errors.extend(each(&field, part, dns1123_subdomain(part)));
-        }
+        return vec![Error::required(field, "")];
     }
+    let mut errors = ErrorList::new();
+    if name.len() > POOL_MAX {
+        errors.push(Error::too_long(field, POOL_MAX));
+    }
+    for part in name.split('/') {
+        errors.extend(each(field, part, dns1123_subdomain(part)));
+    }
+    errors
+}
+
+fn pool(pool: &Value, path: &Path) -> ErrorList {
+    let mut errors = pool_name(str_at(pool, "name"), &path.child("name"));
     let count = int_at(pool, "resourceSliceCount").unwrap_or_default();
     if count <= 0 {
         let field = path.child("resourceSliceCount");
@@ -218,6 +224,15 @@ fn device(device: &Value, old: Option<&Value>, placed: bool, path: &Path) -> Err
         if has(value, "requestPolicy") && !bool_at(device, "allowMultipleAllocations") {
             let field = field.key(name).child("requestPolicy");
             errors.push(Error::forbidden(&field, "allowMultipleAllocations must be true"));
+        }
+    }
+    let taints = items(device, "taints");
+    let field = path.child("taints");
+    if taints.len() > TAINTS_MAX {
+        errors.push(Error::too_many(&field, taints.len(), TAINTS_MAX));
+    } else if !old.is_some_and(|old| semantic_equal(get(old, "taints"), get(device, "taints"))) {
+        for (index, one) in taints.iter().enumerate() {
+            errors.extend(taint(one, &Value::Null, &field.index(index)));
         }
     }
     let own = ["nodeName", "nodeSelector", "allNodes"].iter().any(|key| has(device, key));

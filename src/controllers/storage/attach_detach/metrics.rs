@@ -33,7 +33,7 @@ static OPERATION_DURATION: Family = Family::histogram(
 );
 
 /// The families of this controller, in the order in which they are rendered.
-pub static ALL: [&Family; 3] = [&FORCED_DETACHES, &TOTAL_VOLUMES, &OPERATION_DURATION];
+pub(crate) static ALL: [&Family; 3] = [&FORCED_DETACHES, &TOTAL_VOLUMES, &OPERATION_DURATION];
 
 /// Records an operation that has ended.
 pub(super) fn operation(volume: &VolumeName, name: &str, is_success: bool, took: Duration) {

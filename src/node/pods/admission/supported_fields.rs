@@ -191,7 +191,7 @@ mod tests {
              serviceAccountName nodeName hostNetwork hostPID hostIPC shareProcessNamespace \
              securityContext imagePullSecrets hostname subdomain affinity hostAliases priority \
              dnsConfig readinessGates runtimeClassName enableServiceLinks overhead \
-             setHostnameAsFQDN os hostUsers resources hostnameOverride tolerations",
+             setHostnameAsFQDN os hostUsers resources hostnameOverride tolerations resourceClaims",
         ),
         // The API server, the scheduler and the controllers.
         (
@@ -229,7 +229,7 @@ mod tests {
             "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
         ),
         ("EnvVarSource", "fieldRef resourceFieldRef configMapKeyRef secretKeyRef"),
-        ("ResourceRequirements", "limits requests"),
+        ("ResourceRequirements", "limits requests claims"),
         ("ContainerRestartRule", "action exitCodes"),
         ("Lifecycle", "postStart preStop stopSignal"),
         // A TCP hook fails when it runs, as with upstream.
