@@ -134,6 +134,7 @@ resources! {
     CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";
     POD_CERTIFICATE_REQUESTS = "certificates.k8s.io", "v1", "podcertificaterequests";
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
+    RESOURCE_SLICES = "resource.k8s.io", "v1", "resourceslices";
     MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";
     VALIDATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations";
     MUTATING_POLICIES = "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies";

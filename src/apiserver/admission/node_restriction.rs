@@ -92,16 +92,7 @@ impl NodeRestriction {
                 object,
                 "can only access CSINode with the same name as the requesting node",
             ),
-            ("resource.k8s.io", "resourceslices", _) if r.operation == Operation::Create => {
-                let named = str_in(object, &["spec", "nodeName"]);
-                if named == node {
-                    Ok(())
-                } else {
-                    no(
-                        "can only create ResourceSlice with the same NodeName as the requesting node",
-                    )
-                }
-            }
+            ("resource.k8s.io", "resourceslices", _) => resource_slice(node, r, object),
             ("certificates.k8s.io", "certificatesigningrequests", "")
                 if r.operation == Operation::Create =>
             {
@@ -265,6 +256,19 @@ fn same_name(node: &str, r: &Request<'_>, object: &Value, why: &str) -> Verdict 
         r.name
     };
     if name == node { Ok(()) } else { no(why) }
+}
+
+/// A node creates and deletes ResourceSlices that name it. The authorizer checks other requests.
+fn resource_slice(node: &str, r: &Request<'_>, slice: &Value) -> Verdict {
+    let (slice, verb) = match r.operation {
+        Operation::Create => (slice, "create"),
+        Operation::Delete => (r.old.unwrap_or(&Value::Null), "delete"),
+        _ => return Ok(()),
+    };
+    if str_in(slice, &["spec", "nodeName"]) == node {
+        return Ok(());
+    }
+    no(format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
 }
 
 fn pod_status(quoted: &str, node: &str, r: &Request<'_>, pod: &Value) -> Verdict {

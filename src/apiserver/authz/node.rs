@@ -87,7 +87,7 @@ impl Node {
             }
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
-            ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
+            ("resource.k8s.io", "resourceslices") => self.resource_slice(node, a).await,
             ("certificates.k8s.io", "podcertificaterequests") => {
                 self.pod_certificate_request(node, a).await
             }
@@ -134,6 +134,29 @@ impl Node {
         }
     }
 
+    /// A node writes the ResourceSlices that name it; admission checks those that it creates.
+    async fn resource_slice(&self, node: &str, a: &Attributes<'_>) -> Refused {
+        if !a.subresource.is_empty() {
+            return refuse("cannot authorize ResourceSlice subresources");
+        }
+        match a.verb {
+            "create" => Ok(()),
+            "get" | "update" | "patch" | "delete" => self.related(node, a).await,
+            "watch" | "list" | "deletecollection"
+                if selects(a.field_selector, "spec.nodeName", node) =>
+            {
+                Ok(())
+            }
+            "watch" | "list" | "deletecollection" => refuse(
+                "can only list/watch/deletecollection resourceslices with nodeName field selector",
+            ),
+            _ => refuse(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, \
+                 create, update, patch, delete, deletecollection",
+            ),
+        }
+    }
+
     /// Whether a pod of the node references the object.
     async fn related(&self, node: &str, a: &Attributes<'_>) -> Refused {
         if a.name.is_empty() {
@@ -144,6 +167,7 @@ impl Node {
             "volumeattachments" => {
                 self.names_node(&lookup::VOLUME_ATTACHMENTS, "", a.name, node).await
             }
+            "resourceslices" => self.names_node(&lookup::RESOURCE_SLICES, "", a.name, node).await,
             "podcertificaterequests" => {
                 let gvr = &lookup::POD_CERTIFICATE_REQUESTS;
                 self.names_node(gvr, a.namespace, a.name, node).await
@@ -292,24 +316,6 @@ fn csi_node(node: &str, a: &Attributes<'_>) -> Refused {
         return refuse("can only access CSINode with the same name as the requesting node");
     }
     Ok(())
-}
-
-fn resource_slice(node: &str, a: &Attributes<'_>) -> Refused {
-    if !a.subresource.is_empty() {
-        return refuse("cannot authorize ResourceSlice subresources");
-    }
-    match a.verb {
-        "create" => Ok(()),
-        "watch" | "list" | "deletecollection"
-            if selects(a.field_selector, "spec.nodeName", node) =>
-        {
-            Ok(())
-        }
-        "watch" | "list" | "deletecollection" => refuse(
-            "can only list/watch/deletecollection resourceslices with nodeName field selector",
-        ),
-        _ => refuse(format!("no relationship found between node '{node}' and this object")),
-    }
 }
 
 fn own_node(node: &str, a: &Attributes<'_>) -> Refused {

@@ -89,6 +89,21 @@ async fn a_node_creates_only_mirror_pods_bound_to_itself() {
 }
 
 #[tokio::test]
+async fn a_node_creates_and_deletes_only_its_own_resource_slices() {
+    let slice = |node: &str| json!({"metadata": {"name": "s"}, "spec": {"nodeName": node}});
+    let gvr = &lookup::RESOURCE_SLICES;
+    let create = |object| run(Operation::Create, gvr, "", None, object);
+    let delete = |old| run(Operation::Delete, gvr, "", Some(old), Value::Null);
+    assert_eq!(create(slice("n1")).await, Ok(()));
+    assert_eq!(delete(slice("n1")).await, Ok(()));
+    let same = "ResourceSlice with the same NodeName as the requesting node";
+    assert!(create(slice("n2")).await.unwrap_err().ends_with(&format!("can only create {same}")));
+    assert!(delete(slice("n2")).await.unwrap_err().ends_with(&format!("can only delete {same}")));
+    let update = run(Operation::Update, gvr, "", Some(slice("n2")), slice("n2"));
+    assert_eq!(update.await, Ok(()));
+}
+
+#[tokio::test]
 async fn a_node_requests_tokens_for_its_own_pods_only() {
     let request = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}}});
     let error = run(Operation::Create, &lookup::SERVICE_ACCOUNTS, "token", None, request)

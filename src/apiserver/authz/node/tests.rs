@@ -233,3 +233,69 @@ async fn a_node_name_without_the_group_is_not_a_node() {
         Decision::NoOpinion(String::new())
     );
 }
+
+#[tokio::test]
+async fn a_node_writes_only_resource_slices_that_name_it() {
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"nodeName": "a"}});
+    let node = Node::new(Fixed::new(&[(&lookup::RESOURCE_SLICES, slice)]), Vec::new());
+    let ask = async |of: &str, verb: &str, name: &str, subresource: &str| {
+        let attributes = Attributes {
+            verb,
+            group: "resource.k8s.io",
+            version: "v1",
+            resource: "resourceslices",
+            subresource,
+            name,
+            ..Attributes::default()
+        };
+        let user = User::authenticated(&format!("system:node:{of}"), &["system:nodes"]);
+        match node.authorize(&user, &attributes).await {
+            Decision::NoOpinion(why) => why,
+            decision => format!("{decision:?}"),
+        }
+    };
+    let allowed = format!("{:?}", allowed());
+    for verb in ["get", "update", "patch", "delete"] {
+        assert_eq!(ask("a", verb, "s", "").await, allowed, "{verb}");
+        let no = "no relationship found between node 'b' and this object";
+        assert_eq!(ask("b", verb, "s", "").await, no, "{verb}");
+    }
+    assert_eq!(ask("b", "create", "", "").await, allowed);
+    assert!(ask("a", "list", "", "").await.starts_with("can only list/watch/deletecollection"));
+    assert!(ask("a", "proxy", "s", "").await.starts_with("only the following verbs are allowed"));
+    assert!(ask("a", "get", "s", "status").await.starts_with("cannot authorize ResourceSlice"));
+}
+
+#[tokio::test]
+async fn a_node_reads_the_resource_claims_of_its_pods() {
+    let pod = json!({"metadata": {"name": "p", "namespace": "n"},
+        "spec": {"nodeName": "a", "resourceClaims": [{"name": "r", "resourceClaimName": "direct"},
+            {"name": "s", "resourceClaimTemplateName": "t"}]},
+        "status": {"resourceClaimStatuses": [{"name": "s", "resourceClaimName": "made"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "extended"}}});
+    let node = Node::new(Fixed::new(&[(&lookup::PODS, pod)]), Vec::new());
+    for (of, verb, name, want) in [
+        ("a", "get", "direct", true),
+        ("a", "get", "made", true),
+        ("a", "get", "extended", true),
+        ("a", "get", "other", false),
+        ("a", "update", "made", false),
+        ("b", "get", "made", false),
+    ] {
+        let attributes = Attributes {
+            verb,
+            group: "resource.k8s.io",
+            version: "v1",
+            resource: "resourceclaims",
+            namespace: "n",
+            name,
+            ..Attributes::default()
+        };
+        let user = User::authenticated(&format!("system:node:{of}"), &["system:nodes"]);
+        assert_eq!(
+            node.authorize(&user, &attributes).await == allowed(),
+            want,
+            "{of} {verb} {name}"
+        );
+    }
+}

@@ -166,8 +166,8 @@ async fn a_claim_without_a_recorded_name_is_adopted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_template_is_reported_until_it_exists() {
-    // A claim of similar name that belongs to nobody is left alone.
-    let mut similar = claim("test-pod-acme", "nobody", false);
+    // A claim of similar name without an owner is left alone.
+    let mut similar = claim("test-pod-acme", "none", false);
     similar["metadata"]["ownerReferences"] = json!([]);
     let cluster = start(&[pod(), similar]);
     assert!(cluster.requests().await.is_empty());
