@@ -1,6 +1,7 @@
 //! Validation of Dynamic Resource Allocation: ResourceClaims, ResourceClaimTemplates, DeviceClasses
 //! and, in modules of their own, ResourceSlices and DeviceTaintRules.
 
+mod device;
 mod slice;
 mod status;
 mod taint;

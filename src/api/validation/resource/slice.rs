@@ -7,6 +7,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::DRIVER_MAX;
+use super::device::{binding_conditions, consumed_counters, placement, shared_counters};
 use super::taint::taint;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::core::scheduling::node_selector;
@@ -82,6 +83,7 @@ fn spec(spec: &Value, old: &Value) -> ErrorList {
         ));
     }
     errors.extend(devices(spec, old, &path.child("devices")));
+    errors.extend(shared_counters(spec, &path.child("sharedCounters")));
     errors
 }
 
@@ -235,11 +237,9 @@ fn device(device: &Value, old: Option<&Value>, placed: bool, path: &Path) -> Err
             errors.extend(taint(one, &Value::Null, &field.index(index)));
         }
     }
-    let own = ["nodeName", "nodeSelector", "allNodes"].iter().any(|key| has(device, key));
-    if !placed && own {
-        let text = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
-        errors.push(Error::invalid(path, Value::Null, text));
-    }
+    errors.extend(consumed_counters(device, &path.child("consumesCounters")));
+    errors.extend(placement(device, placed, path));
+    errors.extend(binding_conditions(device, path));
     errors
 }
 

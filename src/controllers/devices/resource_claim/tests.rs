@@ -1,4 +1,4 @@
-//! The whole controller against an API that stores objects: the cases of upstream's `TestSyncHandler`.
+//! The whole controller against an API that stores objects: the cases of upstream's tests.
 
 use serde_json::{Value, json};
 
