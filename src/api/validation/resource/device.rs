@@ -1,5 +1,5 @@
-//! Validation of the parts of a device of a ResourceSlice: its nodes, the counters that it consumes,
-//! and its binding conditions.
+//! Validation of the parts of a device of a ResourceSlice: its nodes, the counters that it
+//! consumes, and its binding conditions.
 
 use serde_json::Value;
 

@@ -83,7 +83,8 @@ mod tests {
     fn a_claim_has_the_metadata_and_the_spec_of_its_template() {
         let template: ResourceClaimTemplate = serde_json::from_value(json!({
             "metadata": {"name": "t", "namespace": "n"},
-            "spec": {"metadata": {"labels": {"a": "b"}, "annotations": {"example.com/color": "blue"}},
+            "spec": {"metadata": {"labels": {"a": "b"},
+                    "annotations": {"example.com/color": "blue"}},
                 "spec": {"devices": {"requests": [{"name": "r"}]}}}}))
         .unwrap();
         let pod = ClaimPod {

@@ -49,7 +49,8 @@ fn reserved(pods: &[(&str, &str)]) -> Value {
     let consumer =
         |(name, uid): &(&str, &str)| json!({"resource": "pods", "name": name, "uid": uid});
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-        "metadata": {"name": "my-claim", "namespace": "my-ns", "uid": "c", "finalizers": [FINALIZER]},
+        "metadata": {"name": "my-claim", "namespace": "my-ns", "uid": "c",
+            "finalizers": [FINALIZER]},
         "status": {"allocation": {}, "reservedFor": pods.iter().map(consumer).collect::<Vec<_>>()}})
 }
 

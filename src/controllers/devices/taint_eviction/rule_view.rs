@@ -57,7 +57,8 @@ mod tests {
     fn each_given_part_of_a_selector_must_match() {
         let selects = |selector: Value| {
             let object = json!({"kind": "DeviceTaintRule", "metadata": {"name": "r", "uid": "u"},
-                "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoExecute"}}});
+                "spec": {"deviceSelector": selector,
+                    "taint": {"key": "k", "effect": "NoExecute"}}});
             let rule = RuleView::of(&Object::from_value(object).unwrap()).unwrap();
             rule.selects(&PoolId { driver: "d".into(), pool: "p".into() }, "a")
         };

@@ -51,7 +51,8 @@ fn claim(namespace: &str, pod: &str, seconds: Option<i64>) -> Value {
         "metadata": {"name": "c", "namespace": namespace, "uid": format!("c-{namespace}")},
         "status": {"allocation": {"devices": {"results": [{"driver": "d", "pool": "p",
             "device": "dev", "request": "r", "tolerations": seconds.map(toleration)}]}},
-            "reservedFor": [{"resource": "pods", "name": pod, "uid": format!("{namespace}-{pod}")}]}})
+            "reservedFor": [{"resource": "pods", "name": pod,
+                "uid": format!("{namespace}-{pod}")}]}})
 }
 
 fn pod(namespace: &str, name: &str) -> Value {

@@ -179,7 +179,8 @@ fn tolerating(tolerations: &Value) -> Value {
 }
 
 fn pod_with(name: &str, claims: &Value, statuses: &Value) -> Value {
-    json!({"kind": "Pod", "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}")},
+    json!({"kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}")},
         "spec": {"nodeName": "n", "resourceClaims": claims},
         "status": {"resourceClaimStatuses": statuses}})
 }
