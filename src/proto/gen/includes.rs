@@ -77,6 +77,21 @@ pub mod grpc {
         }
     }
 }
+pub mod k8s {
+    pub mod io {
+        pub mod kubelet {
+            pub mod pkg {
+                pub mod apis {
+                    pub mod dra {
+                        pub mod v1 {
+                            include!("k8s.io.kubelet.pkg.apis.dra.v1.rs");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
 pub mod pluginregistration {
     include!("pluginregistration.rs");
 }
