@@ -14,6 +14,7 @@ pub(crate) mod pod;
 pub(crate) mod probe_metrics;
 pub(crate) mod rejection;
 pub(crate) mod resize;
+pub(crate) mod resource_claims;
 pub(crate) mod resources;
 pub(crate) mod shutdown;
 pub(crate) mod table;

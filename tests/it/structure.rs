@@ -108,6 +108,7 @@ const NODE: Floors = &[
         "pods::plan",
         "pods::probe_metrics",
         "pods::resources",
+        "pods::resource_claims",
         "pods::capacity",
         "pods::resize",
         "pods::objects",

@@ -7,6 +7,7 @@ use api::Quantity;
 
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
+use crate::pods::resource_claims::without_claimed_requests;
 use crate::pods::resources;
 
 /// Returns reason and message if the node has too few resources left besides those of `others`.
@@ -29,8 +30,9 @@ pub(crate) fn insufficient_resource(
             ),
         ));
     }
-    for name in resources::pod_resource_names(pod) {
-        let wanted = resources::pod_request(pod, &name);
+    let own = without_claimed_requests(pod);
+    for name in resources::pod_resource_names(&own) {
+        let wanted = resources::pod_request(&own, &name);
         if wanted.is_zero() {
             continue;
         }
@@ -76,5 +78,23 @@ mod tests {
         let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
         let rejection = insufficient_resource(&pod("example.com/x"), &[], &known).unwrap();
         assert_eq!(rejection.reason, "OutOfexample.com/x");
+    }
+
+    #[test]
+    fn requests_that_a_claim_serves_need_no_capacity() {
+        let name = "deviceclass.resource.kubernetes.io/gpu";
+        let mut object = crate::pods::pod::tests::pod(
+            json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),
+        )
+        .object;
+        let pod = |object| crate::pods::pod::Pod::new(object, crate::pods::pod::PodOrigin::Api);
+        let rejection =
+            insufficient_resource(&pod(object.clone()).unwrap(), &[], &BTreeMap::new());
+        assert_eq!(rejection.unwrap().reason, format!("OutOf{name}"));
+        let mapping = json!([{"containerName": "a", "resourceName": name, "requestName": "r"}]);
+        let status = json!({"extendedResourceClaimStatus":
+            {"resourceClaimName": "c", "requestMappings": mapping}});
+        object.status = Some(serde_json::from_value(status).unwrap());
+        assert_eq!(insufficient_resource(&pod(object).unwrap(), &[], &BTreeMap::new()), None);
     }
 }
