@@ -296,6 +296,7 @@ mod tests {
             shown(("", "Pod"), &json!({"spec": spec})),
             [
                 "spec.hostUsers: false",
+                "spec.schedulingGroup",
                 "spec.volumes[2].iscsi",
                 "spec.containers[1].volumeMounts[0].bindMountOptions",
                 "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",

@@ -114,6 +114,12 @@ pub struct ListOptions<'a> {
     pub fields: &'a str,
 }
 
+impl ListOptions<'_> {
+    fn query(&self) -> String {
+        query(&[("labelSelector", self.labels), ("fieldSelector", self.fields)])
+    }
+}
+
 /// A list whose items are decoded by the code of their kind.
 #[derive(Deserialize)]
 struct Items<'a> {
@@ -274,8 +280,7 @@ impl Client {
         options: &ListOptions<'_>,
     ) -> Result<Bytes, Error> {
         let mut path = Self::path(gvr, namespace, "", "");
-        let query = query(&[("labelSelector", options.labels), ("fieldSelector", options.fields)]);
-        path.push_str(&query);
+        path.push_str(&options.query());
         self.request(Method::GET, &path, "application/json", Bytes::new()).await
     }
 
@@ -429,7 +434,22 @@ impl Client {
         namespace: &str,
         options: &DeleteOptions,
     ) -> Result<(), Error> {
-        let path = Self::path(gvr, namespace, "", "");
+        self.delete_selected(gvr, namespace, &ListOptions::default(), options).await
+    }
+
+    /// Deletes the objects of a resource that the selectors match; an empty namespace means all.
+    ///
+    /// # Errors
+    /// The server's refusal or the transport's failure.
+    pub async fn delete_selected(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        selected: &ListOptions<'_>,
+        options: &DeleteOptions,
+    ) -> Result<(), Error> {
+        let mut path = Self::path(gvr, namespace, "", "");
+        path.push_str(&selected.query());
         self.json(Method::DELETE, &path, serde_json::to_vec(&options.body())?).await.map(drop)
     }
 

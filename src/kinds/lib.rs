@@ -95,6 +95,7 @@ typed!(
     networking::v1::IPAddress,
     networking::v1::ServiceCIDR,
     policy::v1::PodDisruptionBudget,
+    resource::v1::ResourceClaim,
     rbac::v1::ClusterRole,
     resource::v1::DeviceTaintRule,
     resource::v1::ResourceClaim,

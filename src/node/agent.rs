@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::{Csi, CsiPluginHandler};
 use crate::devices::{DeviceManager, DevicePluginHandler, pod_resources};
+use crate::dynamic_resources::{DraPluginHandler, DynamicResources};
 use crate::events;
 use crate::eviction;
 use crate::housekeeping;
@@ -94,8 +95,11 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
     let status_changed = Arc::clone(&caches.status_changed);
+    let dynamic_resources = DynamicResources::start(&client, own_node.clone(), &config, &tasks);
+    let dynamic_resources = dynamic_resources.await.map_err(std::io::Error::other)?;
     let node = Arc::new(Node {
         tasks: tasks.clone(),
+        dynamic_resources,
         runtime: handles,
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
@@ -180,11 +184,13 @@ fn plugins_registry(config: &Config) -> PathBuf {
     config.root_dir.join("plugins_registry")
 }
 
-/// Starts the task that registers plugins, of which CSI drivers are the supported type.
+/// Starts the task that registers plugins: CSI drivers, device plugins, and drivers of claims.
 fn spawn_plugins(node: &Arc<Node>) {
     let csi = CsiPluginHandler::new(&node.csi, &node.tasks);
     let devices = DevicePluginHandler::new(&node.devices);
-    let handlers: plugins::PluginHandlers = vec![Arc::new(csi), Arc::new(devices)];
+    let dra = DraPluginHandler::new(&node.dynamic_resources, &node.tasks);
+    let handlers: plugins::PluginHandlers =
+        vec![Arc::new(csi), Arc::new(devices), Arc::new(dra)];
     let directory = plugins_registry(&node.identity.config);
     let problems = node.tasks.problems().clone();
     let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());

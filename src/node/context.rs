@@ -23,6 +23,7 @@ use crate::credentials::tokens::Tokens;
 use crate::credentials::trust_bundles::TrustBundles;
 use crate::csi::Csi;
 use crate::devices::DeviceManager;
+use crate::dynamic_resources::DynamicResources;
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::NodePressure;
 use crate::image_registry::ImageRegistry;
@@ -50,6 +51,8 @@ pub(crate) struct Node {
     /// CSI drivers and their volumes.
     pub(crate) csi: Arc<Csi>,
     pub(crate) devices: Arc<DeviceManager>,
+    /// ResourceClaims of pods and the drivers that prepare them.
+    pub(crate) dynamic_resources: Arc<DynamicResources>,
 }
 
 /// What the node is: its configuration and its machine. Set once at the start.

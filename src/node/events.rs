@@ -27,7 +27,7 @@
 //! | `FailedPodSandBoxStatus` | `FAILED_POD_SANDBOX_STATUS` |
 //! | `FailedPostStartHook` | `FAILED_POST_START_HOOK` |
 //! | `FailedPreStopHook` | `FAILED_PRE_STOP_HOOK` |
-//! | `FailedPrepareDynamicResources` | resource claims are rejected at admission |
+//! | `FailedPrepareDynamicResources` | `FAILED_PREPARE_DYNAMIC_RESOURCES` |
 //! | `FailedSync` | `FAILED_SYNC` |
 //! | `FailedValidation` | `kube-lite status` reports invalid static pods |
 //! | `FileSystemResizeFailed` | `FILE_SYSTEM_RESIZE_FAILED` |
@@ -92,6 +92,8 @@ pub(crate) const FAILED: &str = "Failed";
 pub(crate) const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
 /// A sandbox cannot be created.
 pub(crate) const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
+/// A ResourceClaim of a pod cannot be prepared.
+pub(crate) const FAILED_PREPARE_DYNAMIC_RESOURCES: &str = "FailedPrepareDynamicResources";
 /// A pod cannot be stopped.
 pub(crate) const FAILED_KILL_POD: &str = "FailedKillPod";
 /// A block volume cannot be given to the containers.

@@ -12,6 +12,7 @@ mod credentials;
 mod csi;
 mod devices;
 mod digest;
+mod dynamic_resources;
 mod events;
 mod eviction;
 mod file_watcher;

@@ -125,6 +125,7 @@ const NODE: Floors = &[
         "credentials",
         "csi",
         "devices",
+        "dynamic_resources",
         "plugins",
         "static_pods",
         "status::writer",

@@ -88,8 +88,7 @@ mod tests {
         )
         .object;
         let pod = |object| crate::pods::pod::Pod::new(object, crate::pods::pod::PodOrigin::Api);
-        let rejection =
-            insufficient_resource(&pod(object.clone()).unwrap(), &[], &BTreeMap::new());
+        let rejection = insufficient_resource(&pod(object.clone()).unwrap(), &[], &BTreeMap::new());
         assert_eq!(rejection.unwrap().reason, format!("OutOf{name}"));
         let mapping = json!([{"containerName": "a", "resourceName": name, "requestName": "r"}]);
         let status = json!({"extendedResourceClaimStatus":

@@ -427,6 +427,7 @@ impl PodManager {
             .collect();
         let exists = |uid: &str| known.contains(uid) || orphans.contains_key(uid);
         self.node.devices.retain_pods(exists).await;
+        self.node.dynamic_resources.release_orphans(exists);
         for uid in left {
             if volumes::has_csi_volumes(&self.node.identity.config, &uid) {
                 // Their drivers may not be registered yet, so that a worker attempts it again.

@@ -5,6 +5,7 @@ mod actions;
 mod active;
 mod backoff;
 mod device_admission;
+mod claims;
 mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
@@ -260,6 +261,7 @@ impl Worker {
         self.node.api.trust_bundles.follow(pod, &self.wake);
         self.node.api.pod_certificates.follow(pod, &self.wake);
         self.node.csi.follow(pod, &self.wake);
+        self.node.dynamic_resources.follow(pod, &self.wake);
         self.actions.record_pending_resize(pod, &observed);
         self.actions.pulls.begin_round();
         self.reporter.update(desired, &observed);

@@ -85,7 +85,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_running_containers gauge\n\
          kubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{}{}{}{}{network}",
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{}{}{}{}{}{network}",
         all.len(),
         api.node.identity.config.node_name,
         api.node.runtime.operations.render(),
@@ -93,6 +93,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         api.node.csi.render_metrics(),
         crate::devices::metrics::render(),
         crate::plugins::metrics::render(),
-        crate::pods::rejection::render_metrics()
+        crate::pods::rejection::render_metrics(),
+        api.node.dynamic_resources.render_metrics()
     )
 }

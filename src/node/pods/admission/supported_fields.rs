@@ -191,7 +191,8 @@ mod tests {
              serviceAccountName nodeName hostNetwork hostPID hostIPC shareProcessNamespace \
              securityContext imagePullSecrets hostname subdomain affinity hostAliases priority \
              dnsConfig readinessGates runtimeClassName enableServiceLinks overhead \
-             setHostnameAsFQDN os hostUsers resources hostnameOverride tolerations resourceClaims",
+             setHostnameAsFQDN os hostUsers resources hostnameOverride tolerations \
+             resourceClaims",
         ),
         // The API server, the scheduler and the controllers.
         (

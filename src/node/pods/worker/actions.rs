@@ -46,6 +46,8 @@ pub(super) struct PodActions {
     pub(super) crashes: CrashBackoff,
     /// Allocated resources of the containers, by id.
     pub(super) allocated: HashMap<String, AllocatedResources>,
+    /// The drivers released the claims of the pod, whose containers have ended.
+    pub(super) has_released_claims: bool,
     /// Number of objects created, started, stopped or removed.
     pub(super) changes: u64,
 }
@@ -75,6 +77,7 @@ impl PodActions {
             pulls: PullState::default(),
             crashes,
             allocated: HashMap::new(),
+            has_released_claims: false,
             changes: 0,
         }
     }

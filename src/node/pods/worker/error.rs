@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::dynamic_resources::PrepareFailed;
 use crate::pods::cri_config::{InvalidBandwidth, InvalidPodSpec};
 use crate::runtime::RuntimeError;
 use crate::volumes::{TearDownError, VolumeError};
@@ -18,6 +19,10 @@ pub(super) enum SyncError {
     /// The pod network does not work, for the given reason.
     #[error("network is not ready: {0}")]
     NetworkNotReady(String),
+    #[error("Failed to prepare dynamic resources: {0}")]
+    PrepareClaims(#[source] PrepareFailed),
+    #[error("the pod has to end")]
+    PodEnds,
     #[error("Failed to create pod sandbox: {0}")]
     CreateSandbox(#[source] SandboxError),
     /// A container that was not started; the text is the message of its waiting state.

@@ -160,6 +160,9 @@ impl Reporter {
             )
         };
         self.node.devices.add_resource_health(&desired.pod.uid, &mut status);
+        let dynamic_resources = &self.node.dynamic_resources;
+        dynamic_resources.add_resource_health(&desired.pod, &mut status);
+        dynamic_resources.hold_end_back(&desired.pod, &mut status, &self.previous);
         self.node.identity.config.not_ready_pods.update(
             &desired.pod.key.to_string(),
             &desired.pod.uid,

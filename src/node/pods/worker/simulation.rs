@@ -26,6 +26,7 @@ use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::Csi;
 use crate::devices::DeviceManager;
+use crate::dynamic_resources::DynamicResources;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
@@ -81,6 +82,12 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         runtime: RuntimeHandles::new(Arc::new(runtime), version, Arc::default(), cgroups, &config),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
         csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
+        dynamic_resources: DynamicResources::without_claims(
+            &client,
+            informers.of(),
+            &config,
+            tasks,
+        ),
         caches,
         devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
         identity: NodeIdentity {

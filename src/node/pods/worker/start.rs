@@ -93,11 +93,12 @@ fn restart_count_from_logs(folder: &Path) -> i32 {
 }
 
 impl PodActions {
-    /// Creates a sandbox and returns its id.
+    /// Creates a sandbox, after the claims of the pod are prepared, and returns its id.
     ///
     /// # Errors
     ///
-    /// The network is not ready, or the sandbox cannot be created; an event reports it.
+    /// The network is not ready, a claim is not prepared, or the sandbox cannot be created; an event
+    /// reports it.
     pub(super) async fn create_sandbox(
         &self,
         pod: &Pod,
@@ -112,6 +113,7 @@ impl PodActions {
             let error = SyncError::NetworkNotReady(problem);
             return Err(report(events::NETWORK_NOT_READY, error));
         }
+        self.prepare_claims(pod).await?;
         self.report_dns(pod);
         let id = self.run_sandbox(pod, attempt).await.map_err(|error| {
             report(events::FAILED_CREATE_POD_SANDBOX, SyncError::CreateSandbox(error))
@@ -209,9 +211,13 @@ impl PodActions {
         );
         let devices = node.devices.prepare_container(pod, member).await;
         let devices = devices.map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
-        let config = self
+        let claimed = node.dynamic_resources.cdi_devices(pod, member);
+        let claimed = claimed.map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
+        let mut config = self
             .container_config(pod, member, (&images, devices), restart_count, observed, volumes)
             .map_err(|e| fail(config_error(e)))?;
+        // Devices of claims come before those of device plugins, as with upstream.
+        config.cdi_devices.splice(0..0, claimed);
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
             .map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;

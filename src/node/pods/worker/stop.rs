@@ -357,6 +357,9 @@ impl Worker {
             Ok(observed) if !observed.any_running() => observed,
             _ => return self.retry_later(),
         };
+        if !self.release_claims(pod).await {
+            return self.retry_later();
+        }
         self.reporter.update(desired, &observed);
         self.node.api.objects.set_references(
             &pod.uid,

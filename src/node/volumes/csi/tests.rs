@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
 use crate::csi::{Csi, CsiPluginHandler};
 use crate::devices::DeviceManager;
+use crate::dynamic_resources::DynamicResources;
 use crate::machine::Machine;
 use crate::plugins::{self, PluginHandlers};
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -101,6 +102,12 @@ impl Fixture {
             runtime,
             csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
             api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
+            dynamic_resources: DynamicResources::without_claims(
+                &client,
+                informers.of(),
+                &config,
+                tasks,
+            ),
             caches,
             devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
             identity: NodeIdentity {
