@@ -95,11 +95,10 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
     let status_changed = Arc::clone(&caches.status_changed);
-    let dynamic_resources = DynamicResources::start(&client, own_node.clone(), &config, &tasks);
-    let dynamic_resources = dynamic_resources.await.map_err(std::io::Error::other)?;
     let node = Arc::new(Node {
         tasks: tasks.clone(),
-        dynamic_resources,
+        dynamic_resources: DynamicResources::start(&client, own_node.clone(), &config, &tasks)
+            .await?,
         runtime: handles,
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),

@@ -41,21 +41,11 @@ use crate::pods::resource_claims::has_claims;
 use checkpoint::CheckpointError;
 use claims::ClaimCache;
 use drivers::DraDrivers;
-pub(crate) use error::{PrepareFailed, UnknownClaim};
+pub(crate) use error::PrepareFailed;
 use health::HealthCache;
 use orphans::OrphanClaims;
 pub(crate) use registration::DraPluginHandler;
 use resource_slices::{SliceCleaner, WIPING_DELAY};
-
-/// Why the state of an earlier process cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error(transparent)]
-    Checkpoint(#[from] checkpoint::LoadError),
-    /// The read was abandoned with the process.
-    #[error(transparent)]
-    Abandoned(#[from] tokio::task::JoinError),
-}
 
 /// The workers of pods with claims.
 #[derive(Debug, Default)]
@@ -94,16 +84,13 @@ impl DynamicResources {
         own_node: Informer<Node>,
         config: &Config,
         tasks: &Tasks,
-    ) -> Result<Arc<Self>, StartError> {
+    ) -> std::io::Result<Arc<Self>> {
         let cleaner = SliceCleaner::new(client, own_node, &config.node_name, WIPING_DELAY, tasks);
         cleaner.clean_all();
         let (root, path) = (config.root_dir.clone(), config.root_dir.join(checkpoint::CHECKPOINT));
-        let read = move || {
-            base::fs::create_dir(&root, 0o750).ok();
-            (checkpoint::load(&root), HealthCache::open(&root))
-        };
+        let read = move || (checkpoint::load(&root), HealthCache::open(&root));
         let (claims, health) = base::tasks::blocking(read).await?;
-        let claims = ClaimCache::of_states(claims?);
+        let claims = ClaimCache::of_states(claims.map_err(std::io::Error::other)?);
         Ok(Arc::new(Self::new(client, cleaner, (claims, path), health, tasks)))
     }
 
@@ -127,7 +114,7 @@ impl DynamicResources {
         }
     }
 
-    /// Creates the state of a node on which no pod uses claims, without reading the disk.
+    /// Creates the state of a node on which no pod uses claims.
     #[cfg(test)]
     pub(crate) fn without_claims(
         client: &Client,

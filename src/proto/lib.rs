@@ -6,7 +6,7 @@
 //! Modules have the names of the protobuf packages: [`runtime::v1`],
 //! `containerd::services::events::v1`, ….
 
-#[allow(clippy::all, clippy::too_many_lines, rustdoc::all, reason = "generated")]
+#[allow(clippy::all, clippy::too_many_lines, rustdoc::all, unreachable_pub, reason = "generated")]
 mod generated {
     include!("gen/includes.rs");
     include!("gen/served.rs");

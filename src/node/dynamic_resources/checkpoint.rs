@@ -260,8 +260,10 @@ mod tests {
         let driver = &claim.driver_state["d"];
         assert_eq!(driver.devices()[0].request_names, None);
         assert!(driver.skip_node_operations.is_empty() && claim.pod_uids.is_empty());
-        let skipping = r#"{"ClaimInfoStateList":[{"PodUIDs":null,"DriverState":{"d":{"Devices":null,"skipNodeOperations":["*"]}}}]}"#;
-        let [claim] = &claims(skipping)[..] else { panic!("one claim") };
+        let driver = r#"{"d":{"Devices":null,"skipNodeOperations":["*"]}}"#;
+        let claim = format!(r#"{{"PodUIDs":null,"DriverState":{driver}}}"#);
+        let skipping = format!(r#"{{"ClaimInfoStateList":[{claim}]}}"#);
+        let [claim] = &claims(&skipping)[..] else { panic!("one claim") };
         assert_eq!(claim.driver_state["d"].skip_node_operations, ["*"]);
         let written = String::from_utf8(encode(Some(std::slice::from_ref(claim))).unwrap());
         let expected =

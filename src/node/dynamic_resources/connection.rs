@@ -108,7 +108,9 @@ impl PluginConnection {
                     on_change();
                     tokio::select! {
                         () = end.requested() => break,
-                        ended = connection => connection_error(ended.as_ref().err()),
+                        ended = connection => {
+                            connection_error(ended.as_ref().err().map(|e| e as &dyn Error))
+                        }
                     }
                 }
                 Err(error) => connection_error(Some(&*error)),

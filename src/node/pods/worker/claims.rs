@@ -1,6 +1,8 @@
 //! Prepares the ResourceClaims of a pod before its sandbox is created, and releases them once its
 //! containers have ended.
 
+use std::sync::Arc;
+
 use client::events::EventType;
 
 use super::Worker;
@@ -39,7 +41,7 @@ impl Worker {
         if self.actions.has_released_claims {
             return true;
         }
-        let resources = std::sync::Arc::clone(&self.node.dynamic_resources);
+        let resources = Arc::clone(&self.node.dynamic_resources);
         resources.wait(&pod.uid, Some(&self.wake));
         if let Err(error) = self.reporter.report_while(resources.unprepare(&pod.uid)).await {
             tracing::debug!(pod = %pod.key, %error, "cannot release the claims of a pod yet");

@@ -97,8 +97,8 @@ impl PodActions {
     ///
     /// # Errors
     ///
-    /// The network is not ready, a claim is not prepared, or the sandbox cannot be created; an event
-    /// reports it.
+    /// The network is not ready, a claim is not prepared, or the sandbox cannot be created; an
+    /// event reports it.
     pub(super) async fn create_sandbox(
         &self,
         pod: &Pod,
