@@ -50,6 +50,7 @@ impl ClaimCache {
     }
 
     /// The claims that a pod uses.
+    #[cfg(test)]
     pub(super) fn of_pod(&self, pod: &str) -> Vec<ClaimKey> {
         let used = self.0.iter().filter(|(_, claim)| claim.is_used_by(pod));
         used.map(|(key, _)| key.clone()).collect()

@@ -127,6 +127,12 @@ impl Pod {
             all.filter(|c| !crate::pods::condition_types::is_node_owned(&c.type_)).collect()
         }
         let start = |pod: &Self| pod.api_status().and_then(|s| s.start_time.clone());
+        // Written by controllers and the scheduler.
+        let claims = |pod: &Self| {
+            let status = pod.api_status();
+            let listed = status.and_then(|s| s.resource_claim_statuses.clone());
+            (listed, status.and_then(|s| s.extended_resource_claim_status.clone()))
+        };
         let (a, b) = (&self.object.metadata, &other.object.metadata);
         self.object.spec == other.object.spec
             && (&a.labels, &a.annotations) == (&b.labels, &b.annotations)
@@ -135,6 +141,7 @@ impl Pod {
             && self.is_api_terminal() == other.is_api_terminal()
             && start(self) == start(other)
             && foreign(self) == foreign(other)
+            && claims(self) == claims(other)
     }
 
     pub(crate) fn namespace(&self) -> &str {
@@ -269,6 +276,9 @@ pub(crate) mod tests {
         );
         assert!(!one.is_equivalent(&with(serde_json::json!({"conditions": [ready, gate]}))));
         assert!(!one.is_equivalent(&with(serde_json::json!({"phase": "Failed"}))));
+        let claims = serde_json::json!([{"name": "c", "resourceClaimName": "p-c-1"}]);
+        let created = with(serde_json::json!({"resourceClaimStatuses": claims}));
+        assert!(!one.is_equivalent(&created), "a claim of the pod was created");
         let mut changed = one.clone();
         changed.object.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
         assert!(!one.is_equivalent(&changed));
