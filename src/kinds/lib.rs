@@ -98,7 +98,6 @@ typed!(
     resource::v1::ResourceClaim,
     rbac::v1::ClusterRole,
     resource::v1::DeviceTaintRule,
-    resource::v1::ResourceClaim,
     resource::v1::ResourceClaimTemplate,
     storage::v1::CSIDriver,
     storage::v1::CSINode,

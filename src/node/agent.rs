@@ -188,8 +188,7 @@ fn spawn_plugins(node: &Arc<Node>) {
     let csi = CsiPluginHandler::new(&node.csi, &node.tasks);
     let devices = DevicePluginHandler::new(&node.devices);
     let dra = DraPluginHandler::new(&node.dynamic_resources, &node.tasks);
-    let handlers: plugins::PluginHandlers =
-        vec![Arc::new(csi), Arc::new(devices), Arc::new(dra)];
+    let handlers: plugins::PluginHandlers = vec![Arc::new(csi), Arc::new(devices), Arc::new(dra)];
     let directory = plugins_registry(&node.identity.config);
     let problems = node.tasks.problems().clone();
     let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());

@@ -4,8 +4,8 @@
 mod actions;
 mod active;
 mod backoff;
-mod device_admission;
 mod claims;
+mod device_admission;
 mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
