@@ -67,12 +67,15 @@ pub struct RuntimeFeatures {
     pub stop_signal: bool,
     /// Volumes from images (KEP 4639).
     pub image_volumes: bool,
+    /// Devices of the Container Device Interface (`CDI_devices` of the protocol, KEP 3063).
+    pub cdi_devices: bool,
 }
 
 impl RuntimeFeatures {
     /// Reads the features that the runtime reports, and infers the others from its version:
     /// `stopSignal` works with containerd 2.4 and later, image volumes with containerd 2.1 and
-    /// CRI-O 1.31 and later, and the protocol reports neither.
+    /// CRI-O 1.31 and later, devices of CDI with containerd 1.7 and CRI-O 1.28 and later, and the
+    /// protocol reports none of them.
     pub fn of(version: &RuntimeVersion, status: &cri_api::StatusResponse) -> Self {
         let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
         let mut parts = version.version.trim_start_matches('v').split(['.', '-', '~', '+']);
@@ -88,6 +91,11 @@ impl RuntimeFeatures {
                 "containerd" => numbers >= (2, 1),
                 "cri-o" => numbers >= (1, 31),
                 _ => false,
+            },
+            cdi_devices: match version.name.as_str() {
+                "containerd" => numbers >= (1, 7),
+                "cri-o" => numbers >= (1, 28),
+                _ => true,
             },
         }
     }

@@ -5,6 +5,7 @@ mod actions;
 mod active;
 mod backoff;
 mod claims;
+mod container_config;
 mod device_admission;
 mod error;
 pub(crate) mod lifecycle_hook;

@@ -1,80 +1,33 @@
 //! Creates sandboxes and starts containers.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 
 use super::actions::PodActions;
+use super::container_config::ContainerImages;
 use super::error::{SandboxError, SyncError};
 use super::reporter::SharedProgress;
 use super::stop::kill;
 use crate::config::Config;
-use crate::context::Node;
-use crate::devices::container::DeviceOptions;
 use crate::events;
 use crate::pods::cri_config;
+use crate::pods::cri_config::InvalidPodSpec;
 use crate::pods::cri_config::dns;
-use crate::pods::cri_config::downward::FieldContext;
-use crate::pods::cri_config::env::{Lookup, environment};
-use crate::pods::cri_config::{ContainerInput, InvalidPodSpec};
 use crate::pods::handle::pod_must_end;
 use crate::pods::image_pull;
 use crate::pods::image_pull::RequiredImage;
-use crate::pods::objects;
-use crate::pods::objects::{CachedObject, ObjectKind};
 use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
-use crate::pods::pod::{ContainerRole, Pod, PodContainer};
+use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::worker::lifecycle_hook;
 use crate::probes::handler::HandlerTarget;
 use crate::status;
 use crate::status::pod::WaitingReason;
-use crate::volumes::{self, PodVolumes};
-use client::{Client, Informer};
-
-/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache, for the environment of
-/// containers.
-struct CachedObjects<'a> {
-    node: &'a Node,
-    namespace: &'a str,
-}
-
-impl CachedObjects<'_> {
-    /// Returns the data of an object. An object that has not been read yet counts as missing: the
-    /// container then waits with `CreateContainerConfigError`.
-    fn data(
-        &self,
-        kind: ObjectKind,
-        name: &str,
-    ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        match self.node.api.objects.get(&(kind, self.namespace.to_owned(), name.to_owned())) {
-            CachedObject::Present(object) => Some(objects::data(kind, &object)),
-            CachedObject::Missing | CachedObject::Unknown(_) => None,
-        }
-    }
-}
-
-impl Lookup for CachedObjects<'_> {
-    fn config_map(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        self.data(ObjectKind::ConfigMap, name)
-    }
-
-    fn secret(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
-        self.data(ObjectKind::Secret, name)
-    }
-}
-
-/// The images that a container needs.
-struct ContainerImages {
-    /// The image that the container runs.
-    own: cri::Image,
-    /// The images of volumes, by the names of the volumes.
-    volumes: HashMap<String, cri::ImageSpec>,
-}
+use crate::volumes::PodVolumes;
+use client::Client;
 
 /// Returns the waiting state of a container whose configuration is invalid.
 fn config_error(error: InvalidPodSpec) -> WaitingReason {
@@ -209,15 +162,9 @@ impl PodActions {
             || restart_count_from_logs(&folder),
             |c| c.restart_count.saturating_add(1),
         );
-        let devices = node.devices.prepare_container(pod, member).await;
-        let devices = devices.map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
-        let claimed = node.dynamic_resources.cdi_devices(pod, member);
-        let claimed = claimed.map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
-        let mut config = self
-            .container_config(pod, member, (&images, devices), restart_count, observed, volumes)
-            .map_err(|e| fail(config_error(e)))?;
-        // Devices of claims come before those of device plugins, as with upstream.
-        config.cdi_devices.splice(0..0, claimed);
+        let config =
+            self.config_with_devices(pod, member, &images, restart_count, observed, volumes);
+        let config = config.await.map_err(|e| fail(config_error(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
             .map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
@@ -308,75 +255,6 @@ impl PodActions {
         Err(WaitingReason { reason: "CrashLoopBackOff", message })
     }
 
-    /// Generates the configuration of a container: environment, mounts, user, limits.
-    fn container_config(
-        &self,
-        pod: &Pod,
-        member: &PodContainer,
-        (images, options): (&ContainerImages, DeviceOptions),
-        restart_count: i32,
-        observed: &ObservedPod,
-        volumes: &PodVolumes,
-    ) -> Result<cri::ContainerConfig, InvalidPodSpec> {
-        let node = &self.node;
-        // A static pod also starts without a server; its environment then has no Services.
-        if !node.api.services.is_synced() && pod.origin == crate::pods::pod::PodOrigin::Api {
-            return Err(InvalidPodSpec(
-                "services have not yet been read at least once, cannot construct envvars"
-                    .to_owned(),
-            ));
-        }
-        let ips = status::pod::pod_ips(&node.identity.config.node_ips(), pod, observed);
-        let allocatable = node.caches.allocatable.load();
-        let node_ips = node.identity.config.node_ips();
-        let fields = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
-        let services: Vec<core::Service> = relevant_services(&node.api.services, pod);
-        let cached = CachedObjects { node, namespace: pod.namespace() };
-        let env = environment(pod, member, &fields, &services, &cached)?;
-        let env = options.with_environment(env);
-        let mounts = volumes::container_mounts(
-            &node.identity,
-            pod,
-            member,
-            (volumes, &images.volumes),
-            &env,
-            &ips,
-        )?;
-        let devices = volumes::container_devices(member, volumes)?;
-        let image_user = image_user(&images.own);
-        // An ephemeral container may share the process namespace of another container.
-        let target_id = match (&member.target, member.role) {
-            (Some(target), ContainerRole::Ephemeral) => {
-                let container =
-                    observed.active_container(target).filter(|c| c.state == ObservedState::Running);
-                let id = container.map(|c| c.id.clone());
-                Some(id.ok_or_else(|| {
-                    InvalidPodSpec(format!("unable to find target container {target}"))
-                })?)
-            }
-            _ => None,
-        };
-        let seccomp_root = node.identity.config.root_dir.join("seccomp");
-        let input = ContainerInput {
-            image_ref: &images.own.id,
-            restart_count,
-            env,
-            mounts,
-            devices,
-            image_user,
-            target_id,
-            memory_capacity: node.identity.machine.memory,
-            unified: node.runtime.cgroups.of_every_container(),
-            huge_page_sizes: node.runtime.cgroups.huge_page_sizes(),
-            seccomp_root: &seccomp_root,
-            hardened: node.identity.config.hardened,
-            seccomp_default: node.identity.config.seccomp_default,
-        };
-        let mut config = cri_config::container(pod, member, input)?;
-        options.add_to(&mut config);
-        Ok(config)
-    }
-
     /// Runs the postStart hook of a started container, if it has one. Stops the container if the
     /// hook fails, and returns its waiting state.
     async fn post_start(
@@ -460,29 +338,6 @@ impl Drop for HiddenStart {
 fn waiting_to_start(pod: &Pod) -> WaitingReason {
     let reason = if pod.has_init_containers() { "PodInitializing" } else { "ContainerCreating" };
     WaitingReason { reason, message: String::new() }
-}
-
-/// Returns the user of an image, either its id or its name. An image without a user runs as root.
-fn image_user(image: &cri::Image) -> (Option<i64>, String) {
-    match (&image.uid, image.username.as_str()) {
-        (Some(uid), _) => (Some(uid.value), String::new()),
-        (None, "") => (Some(0), String::new()),
-        (None, name) => (None, name.to_owned()),
-    }
-}
-
-/// Returns the Services that the environment of a pod describes: those of its namespace, unless
-/// `enableServiceLinks` is false, and always `kubernetes` in `default`.
-fn relevant_services(services: &Informer<core::Service>, pod: &Pod) -> Vec<core::Service> {
-    let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
-        Vec::new()
-    } else {
-        services.list(pod.namespace())
-    };
-    if pod.namespace() != "default" || out.is_empty() {
-        out.extend(services.get("default", "kubernetes"));
-    }
-    out
 }
 
 /// Returns the runtime handler of the pod's RuntimeClass; empty, which selects the default handler,
