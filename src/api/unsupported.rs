@@ -31,7 +31,8 @@ pub struct Field {
 /// An unsupported field in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsupportedField {
-    /// The path in the object, in upstream's form: `spec.containers[0].volumeMounts[1].bindMountOptions`.
+    /// The path in the object, in upstream's form:
+    /// `spec.containers[0].volumeMounts[1].bindMountOptions`.
     pub path: String,
     /// The row of the table.
     pub field: Field,
