@@ -1,9 +1,9 @@
 //! The device manager: devices of plugins (`/v1beta1.DevicePlugin`) become extended resources of
 //! the Node, and pods that request them get some.
 //!
-//! A plugin registers over a socket, or announces itself by one ([`plugin_handler`]); its stream of
-//! lists is followed until it ends. Decisions are pure functions of [`state::DeviceState`]; this file
-//! keeps it with the clients and the checkpoint.
+//! A plugin registers over a socket, or announces itself by one ([`plugin_handler`]); its stream
+//! of lists is followed until it ends. Decisions are pure functions of [`state::DeviceState`]; this
+//! file keeps it with the clients and the checkpoint.
 
 mod affinity;
 mod allocation;

@@ -66,8 +66,8 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Follows the devices of a plugin until its stream ends, its connection is replaced or ended, or
-    /// shutdown.
+    /// Follows the devices of a plugin until its stream ends, its connection is replaced or ended,
+    /// or shutdown.
     async fn follow(
         self: Arc<Self>,
         resource: String,

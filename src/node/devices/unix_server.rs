@@ -16,8 +16,8 @@ use tonic::service::Routes;
 /// Requests of one connection that are served at a time.
 const STREAMS_MAX: u32 = 64;
 
-/// Accepts connections until shutdown and serves at most `room` at a time; more wait in the kernel's
-/// queue. `what` names the listener in the log.
+/// Accepts connections until shutdown and serves at most `room` at a time; more wait in the
+/// kernel's queue. `what` names the listener in the log.
 ///
 /// # Errors
 ///
