@@ -36,6 +36,8 @@ enum Link {
     Connected(Sender),
     /// The last attempt failed.
     Failed(RpcError),
+    /// The plugin is gone.
+    Closed,
 }
 
 /// A connection to a plugin; cheap to clone.
@@ -81,6 +83,7 @@ impl PluginConnection {
                     return Ok(PluginService { sender: sender.clone(), name });
                 }
                 Link::Failed(error) => return Err(error.clone()),
+                Link::Closed => return Err(closing()),
                 Link::Connecting => {}
             }
             let _ = link.changed().await;
@@ -133,12 +136,15 @@ impl PluginConnection {
                 self.link.send_replace(Link::Connecting);
             }
         }
-        self.link.send_replace(Link::Failed(RpcError {
-            code: Code::Cancelled,
-            message: "grpc: the client connection is closing".to_owned(),
-        }));
+        self.link.send_replace(Link::Closed);
         Ok(())
     }
+}
+
+/// The error of a call to a plugin that is gone, as in gRPC.
+fn closing() -> RpcError {
+    let message = "grpc: the client connection is closing".to_owned();
+    RpcError { code: Code::Cancelled, message }
 }
 
 type Established = (Sender, http2::Connection<TokioIo<UnixStream>, Body, TokioExecutor>);

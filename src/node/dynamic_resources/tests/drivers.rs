@@ -112,6 +112,21 @@ async fn a_restarted_driver_is_called_at_once() {
     assert_eq!(bench.prepare(&pod("p", &["gpu"])).await, Ok(()));
 }
 
+#[tokio::test]
+async fn a_call_to_a_plugin_that_is_gone_fails_at_once() {
+    let bench = Bench::new();
+    let driver = FakeDriver::new(&[V1]);
+    bench.start(DRIVER, &driver, &["v1.DRAPlugin"]).await;
+    let old = bench.resources.drivers.plugin(DRIVER).unwrap();
+    let endpoint = bench.socket("d.example.com.sock");
+    bench.handler.deregister(&plugin(DRIVER, endpoint, &[])).await;
+    until("the connection is closed", || !old.connection.is_connected()).await;
+    assert_eq!(
+        old.prepare(Vec::new()).await.unwrap_err().to_string(),
+        "rpc error: code = Canceled desc = grpc: the client connection is closing"
+    );
+}
+
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=";
 
 #[tokio::test]
