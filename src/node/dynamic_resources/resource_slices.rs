@@ -1,5 +1,5 @@
 //! Removes the ResourceSlices of drivers that do not run on this node, so that no pod is scheduled
-//! to devices that nobody can prepare.
+//! to devices that cannot be prepared.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
