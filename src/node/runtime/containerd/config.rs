@@ -162,6 +162,8 @@ pub(crate) fn render(
     let devices = config.nonroot_devices;
     let default = quoted(config.default_runtime.as_deref().unwrap_or(RUNC));
     let runtimes = runtimes(config, binaries, handlers);
+    // From 2.0 on, devices of the Container Device Interface are enabled by default.
+    let cdi = if (major, minor) == (1, 7) { "  enable_cdi = true\n" } else { "" };
     let body = if major >= 2 {
         let bin = if minor >= 1 {
             format!("bin_dirs = [{bin_dir}]")
@@ -188,7 +190,7 @@ pub(crate) fn render(
              restrict_oom_score_adj = {restrict}\n  \
              tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  \
              device_ownership_from_security_context = {devices}\n  enable_unprivileged_ports = \
-             true\n  enable_unprivileged_icmp = true\n  \
+             true\n  enable_unprivileged_icmp = true\n{cdi}  \
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter \
              = \"{snapshotter}\"\n  default_runtime_name = {default}\n\
@@ -228,6 +230,8 @@ mod tests {
         let registries = "config_path = \"/d/certs.d\"";
         assert!(old.contains(registries));
         assert!(old.contains(r#"BinaryName = "/usr/bin/\"x""#));
+        assert!(!old.contains("enable_cdi"));
+        assert!(render((1, 7)).contains("\n  enable_cdi = true\n  stream_server_address"));
         let new = render((2, 4));
         assert!(new.contains(registries));
         assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/opt/cni/bin\"]"));
