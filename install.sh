@@ -1278,6 +1278,14 @@ fi
 [ -n "$yes" ] || { echo "Nothing was removed. To do it: $0 --yes"; exit 0; }
 [ "$(id -u)" = 0 ] || { echo "needs root: sudo $0" >&2; exit 1; }
 "$script_dir/$system-killall.sh"
+# On a machine without shared mounts, kube-lite mounts the kubelet's folder over itself.
+mounted_over_itself() {
+  awk -v dir="$kubelet_dir" '$5 == dir && $4 != "/" {
+    own = length(dir); root = length($4)
+    if (substr(dir, own - root + 1) == $4 || substr($4, root - own + 1) == dir) found = 1
+  } END {exit !found}' /proc/self/mountinfo
+}
+[ -n "$shared" ] || ! mounted_over_itself || umount -l "$kubelet_dir"
 case $service in
   systemd) systemctl disable -q "$system" 2>/dev/null ;;
   openrc) rc-update -q del "$system" default 2>/dev/null ;;

@@ -42,6 +42,7 @@ use crate::static_pods::manifests;
 use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
+use crate::volumes::shared_mount::{self, SharedMountError};
 
 /// How long the agent waits for the runtime to answer before the start fails.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
@@ -55,6 +56,9 @@ pub enum NodeError {
     /// A directory or cgroup cannot be written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// The directory of the kubelet is not and cannot become a shared mount.
+    #[error("error configuring root directory: {0}")]
+    RootDirectory(#[from] SharedMountError),
 }
 
 /// Starts the node agent: the runtime first, then tasks in `tasks` for pods, status and lease.
@@ -163,10 +167,11 @@ fn runtime_handles(
     handles
 }
 
-/// Creates the directories of pods and of their logs.
-fn create_directories(config: &Config) -> std::io::Result<()> {
+/// Creates the directories of pods and of their logs. That of the kubelet becomes a shared mount.
+fn create_directories(config: &Config) -> Result<(), NodeError> {
+    base::fs::create_dir(&config.root_dir, 0o750)?;
+    shared_mount::make_shared(&config.root_dir)?;
     for (dir, mode) in [
-        (&config.root_dir, 0o750),
         (&config.root_dir.join("pods"), 0o750),
         (&config.root_dir.join("plugins"), 0o750),
         (&plugins_registry(config), 0o750),

@@ -10,6 +10,7 @@ mod error;
 mod huge_pages;
 pub(crate) mod mounts;
 mod nfs;
+pub(crate) mod shared_mount;
 mod subpath;
 
 use std::collections::HashMap;

@@ -91,6 +91,7 @@ const NODE: Floors = &[
         "resource_usage",
         "events",
         "volumes::mounts",
+        "volumes::shared_mount",
         "volumes::device",
         "status::not_ready",
         "runtime::registries::config",

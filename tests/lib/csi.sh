@@ -36,12 +36,10 @@ make_csi_images() {
   csi_image "$sidecar/csi-snapshotter:v8.6.0" "$csi/bin/csi-snapshotter"
   csi_image "$sidecar/snapshot-controller:v8.6.0" "$csi/bin/snapshot-controller"
 }
-# The kubelet's folder is where manifests of drivers have it, on the disk of the machine, and a
-# shared mount, as systemd makes all of them.
+# The kubelet's folder is where manifests of drivers have it, on the disk of the machine. Mounts of
+# a machine are private, as without systemd: the kubelet makes its folder a shared one.
 kubelet_folder() { # of the current machine
-  # shellcheck disable=SC2016
-  mkdir -p "$node_home/lib" && inside sh -c 'mount --bind "$1" /var/lib &&
-    mount --make-shared /var/lib' sh "$node_home/lib"
+  mkdir -p "$node_home/lib" && inside mount --bind "$node_home/lib" /var/lib
 }
 csi_machine() { machine "$1"; on "$1"; kubelet_folder || exit 1; } # name
 [ -n "$peer" ] || node_kubelet=/var/lib/kubelet

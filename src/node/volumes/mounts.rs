@@ -32,7 +32,7 @@ fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the mount points of a table that are at or below `folder`, deepest first.
-fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
+pub(super) fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = table
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
@@ -44,7 +44,7 @@ fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Replaces escapes such as `\040` in the mount table.
-fn unescape(text: &str) -> String {
+pub(super) fn unescape(text: &str) -> String {
     let mut out = text.to_owned();
     for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
         out = out.replace(code, plain);
