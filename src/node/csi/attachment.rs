@@ -47,10 +47,8 @@ impl Csi {
         pod_uid: &Arc<str>,
         volume: &CsiVolume,
     ) -> Result<BTreeMap<String, String>, CsiVolumeError> {
+        self.hold(pod_uid, volume);
         let name = volume.unique_name();
-        if self.in_use.hold(&name, pod_uid) {
-            self.status_changed.notify_one();
-        }
         let waiting = |what| {
             let spec_name = volume.spec_name.clone();
             CsiVolumeError::Waiting { what, spec_name }
@@ -70,6 +68,13 @@ impl Csi {
             };
             CsiVolumeError::Failed { step, spec_name: volume.spec_name.clone(), source }
         })
+    }
+
+    /// Marks a volume as in use by a pod.
+    pub(crate) fn hold(&self, pod_uid: &Arc<str>, volume: &CsiVolume) {
+        if self.in_use.hold(&volume.unique_name(), pod_uid) {
+            self.status_changed.notify_one();
+        }
     }
 
     async fn attachment_metadata(

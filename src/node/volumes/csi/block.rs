@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
 
-use super::mount::{StepOutcome, check_unmounted, remove_empty};
+use super::mount::{StepOutcome, check_unmounted, create_dir, remove_empty};
 use super::set_up::VolumeOperation;
 use crate::csi::Csi;
 use crate::csi::driver_client::{
@@ -135,7 +135,7 @@ async fn stage(
     let doing = "kubernetes.io/csi: failed to get NodeStageSecretRef";
     let secrets = of.csi.secret(of.volume.stage_secret.as_ref(), doing).await?;
     let staging = paths.staging.clone();
-    base::tasks::blocking(move || std::fs::create_dir_all(staging)).await??;
+    base::tasks::blocking(move || create_dir(&staging)).await??;
     let request = csi::NodeStageVolumeRequest {
         volume_id: of.volume.handle.clone(),
         publish_context: map(&of.publish_context),
@@ -167,7 +167,7 @@ async fn publish(
     let secrets = of.csi.secret(of.volume.publish_secret.as_ref(), doing).await?;
     let target = publish_path(paths, &of.pod_dir);
     let directory = paths.publish.clone();
-    base::tasks::blocking(move || std::fs::create_dir_all(directory)).await??;
+    base::tasks::blocking(move || create_dir(&directory)).await??;
     if !of.is_remount {
         of.save_record(Progress::Publishing).await?;
     }
@@ -222,13 +222,13 @@ fn map_device(
         return Err(CsiError::NotBlockDevice(published.to_owned()));
     }
     let global = global_map(paths, pod_dir);
-    std::fs::create_dir_all(&paths.global_map)?;
+    create_dir(&paths.global_map)?;
     if !is_device(&global)? {
         std::fs::OpenOptions::new().create(true).append(true).open(&global)?;
         mounts::bind(&device, &global)?;
     }
     let links = paths::devices_dir(pod_dir);
-    std::fs::create_dir_all(&links)?;
+    create_dir(&links)?;
     let link = links.join(spec_name);
     remove_file(&link)?;
     std::os::unix::fs::symlink(&device, &link)?;

@@ -262,6 +262,7 @@ impl FakeApi {
 
     fn change(&self, request: &Request<Bytes>) -> Option<Value> {
         let path = request.uri().path();
+        let path = path.strip_suffix("/status").unwrap_or(path);
         let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         match *request.method() {
             Method::GET => self.get(path),

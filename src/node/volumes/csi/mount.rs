@@ -2,6 +2,7 @@
 //! and undoes both.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
@@ -65,9 +66,10 @@ fn access(of: &VolumeOperation, capabilities: &Capabilities) -> csi::VolumeCapab
     volume_capability(access_mode(volume.access_mode(), capabilities), access)
 }
 
-/// Creates a directory; one that exists may be the mount of a file system that does not answer.
-fn create_dir(path: &Path) -> io::Result<()> {
-    match std::fs::create_dir_all(path) {
+/// Creates a directory with its parents, with upstream's mode; one that exists may be the mount of
+/// a file system that does not answer.
+pub(super) fn create_dir(path: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         done => done,
     }

@@ -80,7 +80,14 @@ pub(in crate::volumes) async fn set_up(
     let object = match csi.driver_object(&volume.driver).await {
         // A pod of an earlier process goes on while no server can be reached.
         Err(_) if published.is_some() => None,
-        found => found.map_err(failed)?,
+        found => {
+            let object = found.map_err(failed)?;
+            if published.is_some() && volume.is_attachable(object.as_ref()) {
+                // Also if the Node was created again meanwhile, whose status lists nothing.
+                csi.hold(&pod.uid, &volume);
+            }
+            object
+        }
     };
     let republishes = object.as_ref().and_then(|spec| spec.requires_republish) == Some(true);
     let due = republishes.then(|| csi.republish_at(&pod_dir, &volume));

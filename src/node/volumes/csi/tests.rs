@@ -1,5 +1,7 @@
 //! The life of CSI volumes with a driver over a socket.
 
+mod expansion;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::volumes::{self, PodVolumes, VolumeError};
 
 const NODE: &str = "/api/v1/nodes/n";
+const CLAIM: &str = "/api/v1/namespaces/d/persistentvolumeclaims/data";
 const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n";
 /// How long a step of a test may take.
 const WAIT: Duration = Duration::from_secs(30);
@@ -129,7 +132,7 @@ impl Fixture {
             "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": spec}),
         );
         self.api.put(
-            "/api/v1/namespaces/d/persistentvolumeclaims/data",
+            CLAIM,
             json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": "data", "namespace": "d"},
