@@ -5,6 +5,7 @@
 mod labels;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::Quantity;
@@ -159,6 +160,7 @@ pub(crate) struct NodeCaches {
     pub(crate) labels: Labels,
     /// The pod of each container and sandbox, for events of the runtime.
     pub(crate) container_owners: ContainerOwners,
+    pub(crate) block_devices: BlockDevices,
     pub(crate) pressure: NodePressure,
     /// Why the runtime cannot connect pods yet, from its last status.
     pub(crate) network_problem: Mutex<Option<String>>,
@@ -177,6 +179,7 @@ impl NodeCaches {
             allocatable: ArcSwap::from_pointee(allocatable),
             labels: Labels::open(client, tasks).await,
             container_owners: ContainerOwners::default(),
+            block_devices: BlockDevices::default(),
             pressure: NodePressure::new(config.pressure_transition),
             network_problem: Mutex::default(),
             status_changed: Arc::default(),
@@ -200,5 +203,27 @@ impl ContainerOwners {
     /// Removes the containers and sandboxes of a pod.
     pub(crate) fn remove_pod(&self, uid: &str) {
         self.0.lock().retain(|_, owner| **owner != *uid);
+    }
+}
+
+/// Block devices of this node that are volumes of pods, by the uid of the pod and the name of the
+/// volume in it.
+#[derive(Debug, Default)]
+pub(crate) struct BlockDevices(Mutex<HashMap<Arc<str>, HashMap<String, PathBuf>>>);
+
+impl BlockDevices {
+    pub(crate) fn get(&self, uid: &str, volume: &str) -> Option<PathBuf> {
+        self.0.lock().get(uid)?.get(volume).cloned()
+    }
+
+    pub(crate) fn insert(&self, uid: &Arc<str>, volume: &str, device: &Path) {
+        let mut devices = self.0.lock();
+        let of_pod = devices.entry(Arc::clone(uid)).or_default();
+        of_pod.insert(volume.to_owned(), device.to_owned());
+    }
+
+    /// Removes the devices of a pod.
+    pub(crate) fn remove_pod(&self, uid: &str) {
+        self.0.lock().remove(uid);
     }
 }

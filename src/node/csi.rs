@@ -17,6 +17,7 @@ pub(crate) mod paths;
 pub(crate) mod record;
 mod registration;
 pub(crate) mod source;
+mod usage;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::pod::Pod;
+use crate::volume_usage::UsageCache;
 
 use drivers::CsiDrivers;
 use error::CsiError;
@@ -76,6 +78,8 @@ pub(crate) struct Csi {
     pub(crate) published: Mutex<HashMap<PathBuf, Instant>>,
     /// Sizes of volumes by their unique names.
     pub(crate) sizes: Mutex<HashMap<String, VolumeSize>>,
+    /// How full volumes are.
+    usage: UsageCache,
     pub(crate) waiting: WaitingPods,
     /// Wakes the reporter of the node status.
     pub(crate) status_changed: Arc<Notify>,
@@ -109,6 +113,7 @@ impl Csi {
             staged: Mutex::default(),
             published: Mutex::default(),
             sizes: Mutex::default(),
+            usage: UsageCache::default(),
             waiting,
             status_changed,
         })

@@ -30,6 +30,7 @@ mod resource_usage;
 pub mod runtime;
 mod static_pods;
 mod status;
+mod volume_usage;
 mod volumes;
 
 pub use agent::{NodeError, run};

@@ -145,7 +145,13 @@ async fn set_up_one(
     if let Some((claim, read_only)) = claim {
         let of = ClaimUse { volume: &volume.name, claim, read_only };
         match claims::claim_path(node, pod, of).await? {
-            ClaimedVolume::OfNode(path) => return Ok(path),
+            ClaimedVolume::OfNode(path) => {
+                if path.is_device {
+                    let devices = &node.caches.block_devices;
+                    devices.insert(&pod.uid, &volume.name, &path.path);
+                }
+                return Ok(path);
+            }
             ClaimedVolume::Csi(csi) => {
                 let (volume, claim) = *csi;
                 let set_up = csi::set_up(node, pod, volume, Some(&claim), desired);
@@ -409,6 +415,7 @@ pub(crate) fn has_csi_volumes(config: &Config, uid: &str) -> bool {
 /// that cannot be removed.
 pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), TearDownError> {
     release(node, uid).await?;
+    node.caches.block_devices.remove_pod(uid);
     let pod_dir = node.identity.config.pod_dir(uid);
     Ok(base::tasks::blocking(move || remove_pod_dir(&pod_dir)).await??)
 }

@@ -90,6 +90,7 @@ const NODE: Floors = &[
         "machine_shutdown",
         "resource_usage",
         "events",
+        "volume_usage",
         "volumes::mounts",
         "volumes::shared_mount",
         "volumes::device",

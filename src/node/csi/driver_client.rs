@@ -19,7 +19,7 @@ use super::metrics::CsiMetrics;
 use crate::runtime::cri::channel;
 
 /// Deadline of a call (`csiTimeout`).
-const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A call that a driver did not answer, or answered with an error; formatted as a Go gRPC client
 /// does.
@@ -92,6 +92,11 @@ impl Capabilities {
     /// The driver changes the group of the files itself.
     pub(crate) fn mount_group(&self) -> bool {
         self.has(rpc::Type::VolumeMountGroup)
+    }
+
+    /// The driver reports how full volumes are.
+    pub(crate) fn volume_stats(&self) -> bool {
+        self.has(rpc::Type::GetVolumeStats)
     }
 
     /// The driver enlarges volumes on the node.
@@ -237,6 +242,20 @@ impl CsiClient {
             target_path: target.to_string_lossy().into_owned(),
         };
         call!(self, node_unpublish_volume, "NodeUnpublishVolume", message).map(drop)
+    }
+
+    /// Returns how full the volume at a path is.
+    pub(crate) async fn volume_stats(
+        &self,
+        handle: &str,
+        path: &Path,
+    ) -> Result<csi::NodeGetVolumeStatsResponse, RpcError> {
+        let message = csi::NodeGetVolumeStatsRequest {
+            volume_id: handle.to_owned(),
+            volume_path: path.to_string_lossy().into_owned(),
+            staging_target_path: String::new(),
+        };
+        call!(self, node_get_volume_stats, "NodeGetVolumeStats", message)
     }
 
     /// Enlarges a volume on this node.

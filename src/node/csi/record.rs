@@ -111,6 +111,9 @@ pub(crate) enum Progress {
 pub(crate) struct VolumeRecord {
     /// Name of the PersistentVolume, or of an inline volume in its pod.
     pub(crate) spec_name: String,
+    /// Name of the volume in its pod; empty if it is not known.
+    #[serde(default)]
+    pub(crate) volume: String,
     pub(crate) driver: String,
     pub(crate) handle: String,
     /// Whether the volume is a block device for the pod.
@@ -167,6 +170,7 @@ pub(crate) fn volumes_of_pod(
     let mut add = |data: VolumeData, spec_name: String, is_block| {
         out.entry(spec_name.clone()).or_insert_with(|| VolumeRecord {
             spec_name,
+            volume: String::new(),
             driver: data.driver_name,
             handle: data.volume_handle,
             is_block,
@@ -232,6 +236,7 @@ mod tests {
     fn record(spec_name: &str, handle: &str, is_block: bool) -> VolumeRecord {
         VolumeRecord {
             spec_name: spec_name.into(),
+            volume: "v".into(),
             driver: "d".into(),
             handle: handle.into(),
             is_block,

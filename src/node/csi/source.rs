@@ -35,6 +35,8 @@ impl SecretName {
 pub(crate) struct CsiVolume {
     /// Name of the PersistentVolume, or of an inline volume in its pod.
     pub(crate) spec_name: String,
+    /// Name of the volume in its pod.
+    pub(crate) name: String,
     pub(crate) driver: String,
     pub(crate) handle: String,
     /// Whether the volume is part of the pod and lives as long as it.
@@ -51,16 +53,18 @@ pub(crate) struct CsiVolume {
 }
 
 impl CsiVolume {
-    /// Returns the volume of a PersistentVolume; `None` if it is of another kind. `read_only` is
-    /// that of the claim in the pod.
+    /// Returns the volume of the PersistentVolume `spec_name`, which is `name` in the pod; `None`
+    /// if it is of another kind. `read_only` is that of the claim in the pod.
     pub(crate) fn persistent(
+        spec_name: &str,
         name: &str,
         spec: &core::PersistentVolumeSpec,
         read_only: bool,
     ) -> Option<Self> {
         let source = spec.csi.as_ref()?;
         Some(Self {
-            spec_name: name.to_owned(),
+            spec_name: spec_name.to_owned(),
+            name: name.to_owned(),
             driver: source.driver.clone(),
             handle: source.volume_handle.clone(),
             is_inline: false,
@@ -86,6 +90,7 @@ impl CsiVolume {
         let uid = pod.object.metadata.uid.as_deref().unwrap_or(&pod.uid);
         Some(Self {
             spec_name: volume.name.clone(),
+            name: volume.name.clone(),
             driver: source.driver.clone(),
             handle: paths::inline_handle(uid, &volume.name),
             is_inline: true,
@@ -194,7 +199,7 @@ mod tests {
         spec["csi"]["driver"] = "d".into();
         spec["csi"]["volumeHandle"] = "h".into();
         let spec = serde_json::from_value(spec).unwrap();
-        CsiVolume::persistent("pv", &spec, read_only).unwrap()
+        CsiVolume::persistent("pv", "v", &spec, read_only).unwrap()
     }
 
     fn inline(source: Value) -> (Pod, CsiVolume) {

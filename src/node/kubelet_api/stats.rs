@@ -2,9 +2,11 @@
 
 pub(super) mod cache;
 mod cadvisor;
+mod claims;
 mod cpu_rates;
 mod disk_usage;
 mod document;
+mod file_systems;
 mod metrics;
 mod process;
 mod resources;
@@ -195,6 +197,7 @@ struct Details {
 
 /// Details of the measured pods, in their order.
 async fn details(api: &KubeletApi, m: &NodeSample) -> Vec<Details> {
+    let usage = claims::usage(api).await;
     // The semaphore is never closed.
     let Ok(_walking) = api.stats.walking.acquire().await else { return Vec::new() };
     let (node, disks) = (Arc::clone(&api.node), Arc::clone(&api.stats.disks));
@@ -203,13 +206,9 @@ async fn details(api: &KubeletApi, m: &NodeSample) -> Vec<Details> {
         let own = m.containers.iter().filter(|c| *c.uid == *pod.uid);
         own.map(|c| (c.layer, c.layer_inodes)).collect::<Vec<_>>()
     };
-    let pods: Vec<_> = m
-        .pods
-        .iter()
-        .map(|p| (Arc::clone(&p.pod), Arc::clone(&p.observed), layers(&p.pod)))
-        .collect();
+    let pods: Vec<_> = m.pods.iter().map(|p| (Arc::clone(&p.pod), layers(&p.pod))).collect();
     let measured = base::tasks::blocking(move || {
-        let of = |(pod, observed, layers): (Arc<Pod>, Arc<ObservedPod>, Vec<_>)| {
+        let of = |(pod, layers): (Arc<Pod>, Vec<_>)| {
             let processes = node.runtime.cgroups.pod_processes(&pod);
             // All processes share the network namespace; the first ones may be exiting.
             let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
@@ -221,7 +220,7 @@ async fn details(api: &KubeletApi, m: &NodeSample) -> Vec<Details> {
                     &node.identity.config,
                     &disks,
                     &pod,
-                    &observed,
+                    usage.get(&*pod.uid),
                     &layers,
                     now,
                 ),

@@ -205,7 +205,7 @@ pub(super) async fn claim_path(
         let (own, volume) = (config.pod_dir(&pod.uid), volume.clone());
         base::tasks::blocking(move || use_alone(&pods, &own, &volume)).await??;
     }
-    if let Some(volume) = CsiVolume::persistent(&volume, &spec, of.read_only) {
+    if let Some(volume) = CsiVolume::persistent(&volume, of.volume, &spec, of.read_only) {
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         let volume_size = size.and_then(|size| Quantity::parse(&size.0).ok());
         let claim = VolumeClaim { object: claim, volume_size };

@@ -52,7 +52,7 @@ pub(super) struct MountOptions<'a> {
 }
 
 /// Whether the path is a block device; follows symbolic links.
-pub(super) fn is_block_device(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_block_device(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path)?.file_type().is_block_device())
 }
 

@@ -4,13 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a measurement is valid (`volumeStatsAggPeriod`).
-const KEPT_FOR: Duration = Duration::from_secs(60);
+use crate::volume_usage::{COLLECTION_DURATION, KEPT_FOR};
+
 /// Maximum number of directory entries of a measured tree: a longer walk would take minutes.
 const ENTRIES_MAX: usize = 1 << 20;
 /// The unit of `st_blocks` (`stat(2)`), in bytes.
@@ -40,7 +39,9 @@ impl DiskUsage {
             return *used;
         }
         // The lock is not held during the walk: a request for another path does not wait for it.
+        let begun = base::clock::now();
         let used = walk(path, ENTRIES_MAX);
+        COLLECTION_DURATION.took(&["du"], begun.elapsed());
         self.0.lock().insert(path.to_owned(), (now, used));
         used
     }
@@ -82,6 +83,7 @@ fn walk(path: &Path, mut entries_left: usize) -> Option<Used> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_tree_is_measured_once_a_minute() {

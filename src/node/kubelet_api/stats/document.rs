@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::samples::{ContainerSample, NodeSample};
 use crate::cgroups::{GroupUsage, Psi, PsiData};
 use crate::machine::{Disk, Interface};
+use crate::volume_usage::VolumeUsage;
 
 pub(super) fn time(nanoseconds: i64) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(nanoseconds))
@@ -112,6 +113,15 @@ pub(super) fn whole_file_system(at: i64, disk: Option<Disk>) -> Value {
     let inodes_used = disk.filter(|d| d.inodes > 0);
     let inodes_used = inodes_used.map(|d| d.inodes.saturating_sub(d.inodes_free));
     file_system(at, disk, disk.map(|d| d.used), inodes_used)
+}
+
+/// `FsStats` of a volume that is not part of the pod; upstream reports zero for what is not
+/// measured.
+pub(super) fn volume_usage(usage: &VolumeUsage) -> Value {
+    let VolumeUsage { bytes, inodes, at } = usage;
+    json!({"time": time(*at), "availableBytes": bytes.available, "capacityBytes": bytes.total,
+        "usedBytes": bytes.used, "inodesFree": inodes.available, "inodes": inodes.total,
+        "inodesUsed": inodes.used})
 }
 
 /// `ContainerStats` without its logs.

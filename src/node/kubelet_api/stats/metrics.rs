@@ -77,6 +77,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
             .count()
     };
     let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
+    let claims = super::claims::render(api).await;
     let network = match &api.network {
         Some(families) => families.render().await,
         None => String::new(),
@@ -85,7 +86,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_running_containers gauge\n\
          kubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{}{}{}{}{}{network}",
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{}{}{}{}{}{claims}{network}",
         all.len(),
         api.node.identity.config.node_name,
         api.node.runtime.operations.render(),

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::machine::{self, Disk};
 use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
+use crate::volume_usage::PodUsage;
 
 /// Disk usage of one pod, as parts of `PodStats`.
 #[derive(Debug, Default)]
@@ -23,22 +24,13 @@ pub(super) struct Storage {
     pub(super) ephemeral: Value,
 }
 
-/// How a volume is measured.
-#[derive(Debug, PartialEq, Eq)]
-enum Measure {
-    /// By counting its files.
-    Walk(PathBuf),
-    /// By the numbers of its file system, which it may share.
-    FileSystem(PathBuf),
-}
-
-/// Measures a pod; `layers` are bytes and inodes of the writable layers. Blocks during the walk of
-/// the files.
+/// Measures a pod; `usage` is that of its volumes that are not counted by their files, `layers` are
+/// bytes and inodes of the writable layers. Blocks during the walk of the files.
 pub(super) fn measure(
     config: &Config,
     disks: &DiskUsage,
     pod: &Pod,
-    observed: &ObservedPod,
+    usage: Option<&PodUsage>,
     layers: &[(u64, Option<u64>)],
     now: (Instant, i64),
 ) -> Storage {
@@ -51,20 +43,15 @@ pub(super) fn measure(
     }
     let base = config.pod_dir(&pod.uid).join("volumes");
     for volume in pod.spec().volumes.iter().flatten() {
-        let stats = match measure_of(volume, &base, pod, observed) {
-            Some(Measure::Walk(path)) => {
-                let Some(used) = disks.of(&path, instant) else { continue };
-                if is_local_ephemeral(volume) {
-                    all.add_used(used);
-                }
-                let disk = machine::disk(&path);
-                document::file_system(used.at, disk, Some(used.bytes), Some(used.inodes))
+        let stats = if let Some(usage) = usage.and_then(|usage| usage.get(&volume.name)) {
+            document::volume_usage(usage)
+        } else {
+            let Some(path) = directory_of(volume, &base) else { continue };
+            let Some(used) = disks.of(&path, instant) else { continue };
+            if is_local_ephemeral(volume) {
+                all.add_used(used);
             }
-            Some(Measure::FileSystem(path)) => {
-                let Some(disk) = machine::disk(&path) else { continue };
-                document::whole_file_system(at, Some(disk))
-            }
-            None => continue,
+            of_disk(used, machine::disk(&path))
         };
         out.volumes.push(named(volume, pod, stats));
     }
@@ -72,7 +59,7 @@ pub(super) fn measure(
     for member in &pod.containers {
         let Some(used) = disks.of(&logs.join(member.name()), instant) else { continue };
         all.add_used(used);
-        out.logs.insert(member.name().to_owned(), of_root_disk(used, root_disk));
+        out.logs.insert(member.name().to_owned(), of_disk(used, root_disk));
     }
     for file in
         files_of(&logs).into_iter().chain([crate::volumes::hosts_file(&config.pod_dir(&pod.uid))])
@@ -85,7 +72,7 @@ pub(super) fn measure(
     out
 }
 
-fn of_root_disk(used: Used, disk: Option<Disk>) -> Value {
+fn of_disk(used: Used, disk: Option<Disk>) -> Value {
     document::file_system(used.at, disk, Some(used.bytes), Some(used.inodes))
 }
 
@@ -117,31 +104,27 @@ fn files_of(logs: &Path) -> Vec<PathBuf> {
     entries.filter(file).map(|e| e.path()).take(1024).collect()
 }
 
-/// Returns how a volume is measured; `None` for hostPath and images, which upstream does not
-/// measure either.
-fn measure_of(volume: &Volume, base: &Path, pod: &Pod, observed: &ObservedPod) -> Option<Measure> {
-    let walk = |plugin: &str| Some(Measure::Walk(base.join(plugin).join(&volume.name)));
-    if volume.empty_dir.is_some() {
-        return walk("kubernetes.io~empty-dir");
-    }
-    if volume.config_map.is_some() {
-        return walk("kubernetes.io~configmap");
-    }
-    if volume.secret.is_some() {
-        return walk("kubernetes.io~secret");
-    }
-    if volume.downward_api.is_some() {
-        return walk("kubernetes.io~downward-api");
-    }
-    if volume.projected.is_some() {
-        return walk("kubernetes.io~projected");
-    }
-    claim(volume, pod)?;
-    mounted_at(&volume.name, pod, observed).map(Measure::FileSystem)
+/// Returns the directory of a volume whose files are counted; `None` for hostPath and images, which
+/// upstream does not measure either, and for volumes that are not part of the pod.
+fn directory_of(volume: &Volume, base: &Path) -> Option<PathBuf> {
+    let plugin = if volume.empty_dir.is_some() {
+        "kubernetes.io~empty-dir"
+    } else if volume.config_map.is_some() {
+        "kubernetes.io~configmap"
+    } else if volume.secret.is_some() {
+        "kubernetes.io~secret"
+    } else if volume.downward_api.is_some() {
+        "kubernetes.io~downward-api"
+    } else if volume.projected.is_some() {
+        "kubernetes.io~projected"
+    } else {
+        return None;
+    };
+    Some(base.join(plugin).join(&volume.name))
 }
 
 /// Returns the host directory that a running container has mounted for a volume.
-fn mounted_at(volume: &str, pod: &Pod, observed: &ObservedPod) -> Option<PathBuf> {
+pub(super) fn mounted_at(volume: &str, pod: &Pod, observed: &ObservedPod) -> Option<PathBuf> {
     let mut mounts = pod.containers.iter().flat_map(|member| {
         let own = member.container.volume_mounts.iter().flatten();
         own.filter(|m| m.name == volume).map(|m| (member.name(), m.mount_path.as_str()))
@@ -153,7 +136,7 @@ fn mounted_at(volume: &str, pod: &Pod, observed: &ObservedPod) -> Option<PathBuf
 }
 
 /// Returns the claim name of a volume.
-fn claim(volume: &Volume, pod: &Pod) -> Option<String> {
+pub(super) fn claim(volume: &Volume, pod: &Pod) -> Option<String> {
     match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),
         (None, Some(_)) => Some(format!("{}-{}", pod.name(), volume.name)),
@@ -180,6 +163,7 @@ fn is_local_ephemeral(volume: &Volume) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume_usage::{Amounts, VolumeUsage};
 
     #[test]
     fn disk_usage_of_a_pod_is_measured_by_volume_and_in_total() {
@@ -207,12 +191,11 @@ mod tests {
         write(volumes.join("kubernetes.io~configmap/settings/f"), 10);
         write(config.pod_log_dir("d", "p", "u").join("c/0.log"), 50_000);
         let disks = DiskUsage::default();
-        let observed = ObservedPod::default();
         let layers = [(1_000_000, Some(3))];
         let now = (Instant::now(), 5);
-        let storage = measure(&config, &disks, &pod, &observed, &layers, now);
+        let storage = measure(&config, &disks, &pod, None, &layers, now);
         let names: Vec<_> = storage.volumes.iter().map(|v| v["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["scratch", "memory", "settings"], "the claim is not mounted yet");
+        assert_eq!(names, ["scratch", "memory", "settings"], "the claim is not measured yet");
         let scratch = &storage.volumes[0];
         assert!(scratch["usedBytes"].as_u64().unwrap() >= 100_000);
         assert_eq!(scratch["inodesUsed"], 2);
@@ -222,10 +205,19 @@ mod tests {
         assert!((1_150_000..1_500_000).contains(&whole), "layer, volume and log: {whole}");
         // Layer 3, scratch 2, ConfigMap 2, log 2.
         assert_eq!(storage.ephemeral["inodesUsed"], 9);
+        let bytes = Amounts { available: 1, total: 3, used: 2 };
+        let claimed = VolumeUsage { bytes, ..VolumeUsage::default() };
+        let usage = [("claimed".to_owned(), claimed)].into();
+        let storage = measure(&config, &disks, &pod, Some(&usage), &layers, now);
+        let claimed = storage.volumes.last().unwrap();
+        assert_eq!(claimed["pvcRef"], json!({"name": "data", "namespace": "d"}));
+        assert_eq!([&claimed["capacityBytes"], &claimed["usedBytes"]], [3, 2]);
+        assert_eq!(claimed["inodes"], 0);
+        assert_eq!(storage.ephemeral["inodesUsed"], 9, "a claim is no ephemeral storage");
     }
 
     #[test]
-    fn a_claim_is_measured_where_it_is_mounted() {
+    fn a_volume_of_a_claim_names_it() {
         let pod = crate::pods::pod::tests::pod(json!({"containers": [], "volumes": [
             {"name": "v", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "e", "ephemeral": {}}]}));

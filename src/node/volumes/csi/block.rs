@@ -27,11 +27,6 @@ const STAGE: &str = "MapVolume.SetUpDevice";
 const PUBLISH: &str = "MapVolume.MapPodDevice";
 const MAP: &str = "MapVolume.MapBlockVolume";
 
-/// The device of a pod below the global map path.
-fn global_map(paths: &BlockPaths, pod_dir: &Path) -> PathBuf {
-    paths.global_map.join(pod_dir.file_name().unwrap_or_default())
-}
-
 /// The path at which the driver publishes the device for a pod.
 fn publish_path(paths: &BlockPaths, pod_dir: &Path) -> PathBuf {
     paths.publish.join(pod_dir.file_name().unwrap_or_default())
@@ -54,7 +49,7 @@ pub(super) fn mapped(
 ) -> io::Result<Option<VolumePath>> {
     let paths = BlockPaths::new(root, &volume.spec_name);
     let link = paths::devices_dir(pod_dir).join(&volume.spec_name);
-    if !is_device(&global_map(&paths, pod_dir))? {
+    if !is_device(&paths.device_of(pod_dir))? {
         return Ok(None);
     }
     let Ok(path) = link.canonicalize() else { return Ok(None) };
@@ -221,7 +216,7 @@ fn map_device(
     if !device::is_block_device(&device)? {
         return Err(CsiError::NotBlockDevice(published.to_owned()));
     }
-    let global = global_map(paths, pod_dir);
+    let global = paths.device_of(pod_dir);
     create_dir(&paths.global_map)?;
     if !is_device(&global)? {
         std::fs::OpenOptions::new().create(true).append(true).open(&global)?;
@@ -245,7 +240,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 
 /// Undoes [`map_device`]; idempotent. Blocks.
 fn unmap_device(paths: &BlockPaths, pod_dir: &Path, spec_name: &str) -> Result<(), CsiError> {
-    let global = global_map(paths, pod_dir);
+    let global = paths.device_of(pod_dir);
     device::release(&global)?;
     let links = paths::devices_dir(pod_dir);
     remove_file(&links.join(spec_name))?;

@@ -198,6 +198,15 @@ impl FakeDriver {
                 let capabilities = state.capabilities.iter().map(of).collect();
                 csi::NodeGetCapabilitiesResponse { capabilities }.encode_to_vec()
             }
+            "NodeGetVolumeStats" => csi::NodeGetVolumeStatsResponse {
+                usage: vec![csi::VolumeUsage {
+                    available: 1,
+                    total: 3,
+                    used: 2,
+                    unit: csi::volume_usage::Unit::Bytes.into(),
+                }],
+            }
+            .encode_to_vec(),
             "NodePublishVolume" => {
                 let request = csi::NodePublishVolumeRequest::decode(message).unwrap();
                 std::fs::create_dir_all(request.target_path).unwrap();

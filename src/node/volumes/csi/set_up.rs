@@ -274,6 +274,7 @@ impl VolumeOperation {
     pub(super) fn record(&self, progress: Progress) -> VolumeRecord {
         VolumeRecord {
             spec_name: self.volume.spec_name.clone(),
+            volume: self.volume.name.clone(),
             driver: self.volume.driver.clone(),
             handle: self.volume.handle.clone(),
             is_block: self.volume.is_block,

@@ -1,6 +1,7 @@
 //! The life of CSI volumes with a driver over a socket.
 
 mod expansion;
+mod usage;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
