@@ -45,6 +45,23 @@ impl Host {
         })))
     }
 
+    /// Creates a quantity from its text.
+    ///
+    /// # Errors
+    /// The text is not a quantity.
+    pub fn quantity(text: &str) -> Result<Host, Error> {
+        Quantity::parse(text).map(|q| Host(Kind::Quantity(q))).map_err(Error::new)
+    }
+
+    /// Creates a semantic version from its text, which must have the strict form of semver 2.0.0.
+    ///
+    /// # Errors
+    /// The text of the library `blang/semver`.
+    pub fn version(text: &str) -> Result<Host, Error> {
+        let version = Version::parse(text).map_err(|error| Error::new(error.to_string()))?;
+        Ok(Host(Kind::Semver(Arc::new(version))))
+    }
+
     /// Creates the variable `authorizer.requestResource`, which is about the resource of the
     /// request.
     pub fn resource_check(by: Arc<dyn Authorize>, check: Check) -> Host {

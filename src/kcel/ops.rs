@@ -450,7 +450,7 @@ pub(crate) fn contains(list: &List<'_>, value: &Value<'_>) -> Result<bool, Error
 pub(crate) fn is_in(value: &Value<'_>, of: &Value<'_>) -> Result<bool, Error> {
     match of {
         Value::List(list) => contains(list, value),
-        Value::Map(map) => Ok(map.find(value)?.is_some()),
+        Value::Map(map) => Ok(map.entry(value)?.is_some()),
         _ => Err(Error::no_overload()),
     }
 }
@@ -466,7 +466,7 @@ pub(crate) fn insert<'a>(
     }
     let mut entries = match map {
         Map::Owned(entries) => Arc::unwrap_or_clone(entries),
-        Map::Json(_) => {
+        Map::Json(_) | Map::WithDefault(..) => {
             let mut entries = std::collections::BTreeMap::new();
             for key in map.keys() {
                 if let (Some(k), Some(value)) = (Key::of(&key), map.find(&key)?) {

@@ -144,6 +144,8 @@ impl<'a> List<'a> {
 #[derive(Clone, Debug)]
 pub enum Map<'a> {
     Owned(Arc<BTreeMap<Key<'a>, Value<'a>>>),
+    /// A lookup of a missing key returns the second value, but the key is not in the map.
+    WithDefault(Arc<BTreeMap<Key<'a>, Value<'a>>>, Arc<Value<'a>>),
     Json(JsonMap<'a>),
 }
 
@@ -221,7 +223,7 @@ impl<'a> Map<'a> {
     /// Number of entries.
     pub fn len(&self) -> usize {
         match self {
-            Map::Owned(entries) => entries.len(),
+            Map::Owned(entries) | Map::WithDefault(entries, _) => entries.len(),
             Map::Json(map) => map.len(),
         }
     }
@@ -234,19 +236,33 @@ impl<'a> Map<'a> {
     /// Returns the keys in order.
     pub fn keys(&self) -> Vec<Value<'a>> {
         match self {
-            Map::Owned(entries) => entries.keys().map(Key::value).collect(),
+            Map::Owned(entries) | Map::WithDefault(entries, _) => {
+                entries.keys().map(Key::value).collect()
+            }
             Map::Json(map) => map.keys(),
         }
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key, or the default of the map.
     ///
     /// # Errors
     /// JSON that does not match its declaration, or a key of a type that maps do not have.
     pub fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
+        let found = self.entry(key)?;
+        Ok(match self {
+            Map::WithDefault(_, default) => found.or_else(|| Some((**default).clone())),
+            Map::Owned(_) | Map::Json(_) => found,
+        })
+    }
+
+    /// Returns the value of a key that the map contains.
+    ///
+    /// # Errors
+    /// As [`Map::find`].
+    pub(crate) fn entry(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
         let entries = match self {
             Map::Json(map) => return map.find(key),
-            Map::Owned(entries) => entries,
+            Map::Owned(entries) | Map::WithDefault(entries, _) => entries,
         };
         let Some(exact) = Key::of(key) else { return Ok(None) };
         if let Some(value) = entries.get(&exact) {
@@ -310,6 +326,21 @@ impl<'a> Value<'a> {
     /// Wraps JSON without a declaration: numbers are ints or doubles, depending on their notation.
     pub fn json(value: &'a Json) -> Value<'a> {
         crate::json::native(value)
+    }
+
+    /// Creates a map with string keys.
+    pub fn map(entries: impl IntoIterator<Item = (Arc<str>, Value<'a>)>) -> Value<'a> {
+        let entries = entries.into_iter().map(|(k, v)| (Key::String(Text::Shared(k)), v));
+        Value::Map(Map::owned(entries.collect()))
+    }
+
+    /// Creates a map with string keys, in which a lookup of a missing key returns `default`.
+    pub fn map_with_default(
+        entries: impl IntoIterator<Item = (Arc<str>, Value<'a>)>,
+        default: Value<'a>,
+    ) -> Value<'a> {
+        let entries = entries.into_iter().map(|(k, v)| (Key::String(Text::Shared(k)), v));
+        Value::Map(Map::WithDefault(Arc::new(entries.collect()), Arc::new(default)))
     }
 
     /// Creates a borrowed string.
