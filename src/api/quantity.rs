@@ -174,6 +174,12 @@ impl Quantity {
         self.format
     }
 
+    /// The same amount with another format of its canonical text.
+    #[must_use]
+    pub fn with_format(self, format: Format) -> Self {
+        Self { format, ..self }
+    }
+
     fn scaled_up(self, unit: i128) -> i64 {
         let up = i128::from(self.nano % unit != 0) * self.nano.signum();
         let value = self.nano / unit + up;
