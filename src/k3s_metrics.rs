@@ -41,6 +41,7 @@ impl K3sFamilies {
             None => {
                 let of_controllers = controllers::METRICS.iter().copied().flatten();
                 let families = snapshots::metrics::ALL.iter().chain(of_controllers);
+                let families = families.chain(&scheduler::METRICS);
                 families.for_each(|family| family.render(&mut out));
             }
         }

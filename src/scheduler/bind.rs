@@ -1,4 +1,7 @@
-//! The scheduler's writes: bindings, volumes, evictions, and the reason why a pod has no node.
+//! The scheduler's writes: bindings, volumes, claims, evictions, and the reason why a pod has no
+//! node.
+
+pub(crate) mod claims;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +14,11 @@ use client::{Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::framework::{Nomination, PreBind};
+use crate::framework::PreBind;
 use crate::pod_info::PodInfo;
-use crate::state::SCHEDULER_NAME;
+use crate::state::{SCHEDULER_NAME, Unschedulable};
+
+use claims::{ClaimWriter, ReservedClaims};
 
 /// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
@@ -30,6 +35,9 @@ pub(crate) enum BindError {
     /// A claim of the pod does not exist any more.
     #[error("claim {0} does not exist any more")]
     ClaimLost(String),
+    /// The devices of the pod's claims could not be allocated or are not ready.
+    #[error(transparent)]
+    Claims(#[from] claims::ClaimWriteError),
     /// A request to the API server failed.
     #[error(transparent)]
     Client(#[from] Error),
@@ -39,6 +47,8 @@ pub(crate) enum BindError {
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub(crate) client: Client,
+    /// Writes ResourceClaims.
+    pub(crate) resource_claims: ClaimWriter,
     pub(crate) recorder: EventRecorder,
     pub(crate) pods: Informer<Pod>,
     pub(crate) claims: Informer<PersistentVolumeClaim>,
@@ -53,7 +63,7 @@ impl BindError {
         match self {
             Self::Client(error) => error.is_not_found() || error.is_conflict(),
             Self::VolumeLost(_) | Self::ClaimLost(_) => true,
-            Self::VolumesNotBound => false,
+            Self::VolumesNotBound | Self::Claims(_) => false,
         }
     }
 }
@@ -85,12 +95,33 @@ impl Writer {
         node: &str,
         writes: &[PreBind],
     ) -> Result<(), BindError> {
+        let mut reserved = ReservedClaims::new(writes);
+        let bound = self.bind_reserved(pod, node, writes, &mut reserved).await;
+        if bound.is_err() {
+            self.resource_claims.unreserve(pod, &reserved).await;
+        }
+        bound
+    }
+
+    /// Takes back what was reserved for a pod that is not bound.
+    pub(crate) async fn unreserve(&self, pod: &PodInfo, writes: &[PreBind]) {
+        self.resource_claims.unreserve(pod, &ReservedClaims::new(writes)).await;
+    }
+
+    async fn bind_reserved(
+        &self,
+        pod: &PodInfo,
+        node: &str,
+        writes: &[PreBind],
+        reserved: &mut ReservedClaims,
+    ) -> Result<(), BindError> {
         for write in writes {
             self.pre_bind(pod, node, write).await?;
         }
-        if !writes.is_empty() {
+        if writes.iter().any(|write| !matches!(write, PreBind::BindClaims(_))) {
             self.volumes_bound(pod, writes).await?;
         }
+        self.resource_claims.bind(pod, node, reserved).await?;
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
@@ -147,6 +178,8 @@ impl Writer {
                     .patch::<PersistentVolume>("", volume, "", &Patch::Merge(&patch))
                     .await?;
             }
+            // Written after the volumes are bound.
+            PreBind::BindClaims(_) => {}
         }
         Ok(())
     }
@@ -189,30 +222,49 @@ impl Writer {
         tokio::time::timeout(VOLUME_TIMEOUT, wait).await.unwrap_or(Err(BindError::VolumesNotBound))
     }
 
-    /// Reports why the pod has no node, and evicts the victims of a preemption.
+    /// Releases a claim, evicts the victims of a preemption, and reports why the pod has no node.
     pub(crate) async fn unschedulable(
         &self,
         pod: &PodInfo,
+        why: &Unschedulable,
+    ) -> Result<(), Error> {
+        let released = match &why.release {
+            Some(release) => self.resource_claims.release(release).await,
+            None => Ok(()),
+        };
+        if let Err(error) = released {
+            let text = why.text_with(&error.to_string());
+            return self.not_scheduled(pod, "Unschedulable", &text, "").await;
+        }
+        let nomination = why.nomination.as_ref().filter(|_| self.cached(pod).is_some());
+        for victim in nomination.iter().flat_map(|nomination| &nomination.victims) {
+            self.evict(pod, victim, nomination.map_or("", |n| n.node.as_str())).await?;
+        }
+        let nominated = nomination.map_or("", |n| n.node.as_str());
+        self.not_scheduled(pod, "Unschedulable", &why.text(), nominated).await
+    }
+
+    /// The pod in the cache, unless it is another one of this name.
+    fn cached(&self, pod: &PodInfo) -> Option<Pod> {
+        let cached = self.pods.get(&pod.namespace, &pod.name)?;
+        (cached.metadata.uid.as_deref() == Some(&pod.uid)).then_some(cached)
+    }
+
+    /// Reports why the pod has no node. `nominated` is the node that will be free for it, or empty.
+    pub(crate) async fn not_scheduled(
+        &self,
+        pod: &PodInfo,
+        reason: &str,
         message: &str,
-        nomination: Option<&Nomination>,
+        nominated: &str,
     ) -> Result<(), Error> {
         self.recorder.event_for(reference(pod), EventType::Warning, "FailedScheduling", message);
-        let cached = self
-            .pods
-            .get(&pod.namespace, &pod.name)
-            .filter(|p| p.metadata.uid.as_deref() == Some(&pod.uid));
-        let Some(cached) = cached else { return Ok(()) };
-        if let Some(nomination) = nomination {
-            for victim in &nomination.victims {
-                self.evict(pod, victim, &nomination.node).await?;
-            }
-        }
+        let Some(cached) = self.cached(pod) else { return Ok(()) };
         let status = cached.status.unwrap_or_default();
-        let nominated = nomination.map_or("", |n| n.node.as_str());
         let old = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled");
         let same = old.is_some_and(|c| {
             c.status == "False"
-                && c.reason.as_deref() == Some("Unschedulable")
+                && c.reason.as_deref() == Some(reason)
                 && c.message.as_deref() == Some(message)
         });
         let keeps_nomination =
@@ -226,7 +278,7 @@ impl Writer {
             since.unwrap_or(api::k8s::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
         let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [{
             "type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": message,
+            "reason": reason, "message": message,
             "lastTransitionTime": since, "lastProbeTime": null,
             "observedGeneration": cached.metadata.generation,
         }]}});

@@ -33,13 +33,24 @@ pub(crate) fn select(
     let known: Vec<usize> =
         nodes.iter().enumerate().filter(|(_, n)| n.known).map(|(i, _)| i).collect();
     let enough = feasible_nodes_to_find(known.len());
-    let mut fit = FitError { nodes: known.len(), rejections: Vec::new() };
+    let mut fit = FitError { nodes: known.len(), ..FitError::default() };
+    if let Some(rejection) = state.rejection() {
+        let error = rejection.is_error.then(|| {
+            format!("running PreFilter plugin {:?}: {}", rejection.plugin, rejection.text())
+        });
+        return Err(FitError { pre_filter: Some(rejection.clone()), error, ..fit });
+    }
     let mut feasible: Vec<usize> = Vec::new();
     for offset in 0..known.len() {
         let Some(&index) = known.get((start + offset) % known.len()) else { break };
         let Some(node) = nodes.get(index) else { continue };
         match filter_with_nominated_pods(state, node, nominated) {
             Ok(()) => feasible.push(index),
+            Err(rejection) if rejection.is_error => {
+                let plugin = rejection.plugin;
+                let text = format!("running {plugin:?} filter plugin: {}", rejection.text());
+                return Err(FitError { error: Some(text), ..fit });
+            }
             Err(rejection) => fit.rejections.push((index, rejection)),
         }
         if feasible.len() >= enough {
@@ -112,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_with_resource_claims_fits_no_node() {
+    fn pod_with_an_unknown_claim_fits_no_node() {
         let nodes = [node("a", 1000), node("b", 1000)];
         let outcome = |claims: serde_json::Value| {
             let value = serde_json::json!({"metadata": {"name": "p", "namespace": "d"},
@@ -122,11 +133,9 @@ mod tests {
         };
         let fit = outcome(serde_json::json!([{"name": "gpu", "resourceClaimName": "g"}]));
         let fit = fit.unwrap_err();
-        assert_eq!(
-            fit.message(),
-            "0/2 nodes are available: 2 node(s) do not support resource claims."
-        );
-        assert!(fit.rejections.iter().all(|(_, rejection)| rejection.unresolvable));
+        assert_eq!(fit.message(), "0/2 nodes are available: could not find ResourceClaim \"d/g\".");
+        assert_eq!(fit.plugins(), ["DynamicResources"]);
+        assert!(fit.rejections.is_empty(), "no node was filtered");
         assert!(outcome(serde_json::json!([])).is_ok());
     }
 

@@ -1,7 +1,10 @@
 //! Changes in the cluster that may make a rejected pod schedulable.
 
+use api::k8s::api::resource::v1::DeviceClass;
 use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
 
+use crate::devices::claims::ClaimChange;
+use crate::devices::store::Devices;
 use crate::pod_info::PodInfo;
 
 /// A change in the cluster, named after upstream's `ClusterEvent` resources. A plugin's
@@ -52,4 +55,22 @@ pub(crate) enum Event<'a> {
     VolumeAttachmentDelete,
     /// A namespace was added or deleted, or its labels changed.
     Namespace,
+    /// A ResourceClaim was added, changed or deleted.
+    ResourceClaim {
+        /// The claim before and after the change.
+        change: &'a ClaimChange,
+        /// The claims after the change.
+        devices: &'a Devices,
+    },
+    /// A claim was created from a template of the pod itself.
+    GeneratedResourceClaim(&'a Devices),
+    /// A DeviceClass was added or changed.
+    DeviceClass {
+        /// The class before the change; `None` if it was added.
+        old: Option<&'a DeviceClass>,
+        /// The class after the change.
+        new: &'a DeviceClass,
+    },
+    /// A ResourceSlice was added or changed, or its devices have other taints.
+    ResourceSlice,
 }

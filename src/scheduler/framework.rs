@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::devices::binding::{ClaimRelease, ClaimsToBind};
+use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
 use crate::node_info::NodeInfo;
@@ -24,7 +26,7 @@ pub(crate) struct Snapshot<'a> {
 }
 
 /// A write that must succeed before the pod is bound. `reserve` names it, `bind.rs` executes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PreBind {
     /// Bind a volume to a claim of the pod.
     BindVolume {
@@ -38,6 +40,8 @@ pub(crate) enum PreBind {
         /// Name of the claim.
         claim: String,
     },
+    /// Allocate and reserve the ResourceClaims of the pod.
+    BindClaims(Arc<ClaimsToBind>),
 }
 
 /// A node that `post_filter` promises to the pod, and the pods to evict from it.
@@ -54,8 +58,21 @@ pub(crate) struct Nomination {
 pub(crate) enum PostFilterResult {
     /// The pod fits after the victims have left.
     Nominated(Nomination),
+    /// The pod may fit after a claim was released; its text follows the message of the fit error.
+    Release(ClaimRelease),
     /// Nothing helps; the text follows the message of the fit error.
     Unschedulable(String),
+}
+
+/// The outcomes of `post_filter` of all plugins.
+#[derive(Debug, Default)]
+pub(crate) struct PostFilterOutcome {
+    /// The node that preemption frees for the pod.
+    pub(crate) nomination: Option<Nomination>,
+    /// The claim to release.
+    pub(crate) release: Option<ClaimRelease>,
+    /// The texts of the plugins; none if there is a nomination.
+    pub(crate) reasons: Vec<String>,
 }
 
 /// A scheduler plugin. The extension points have upstream's names and meaning.
@@ -70,7 +87,7 @@ pub(crate) trait Plugin: Clone + 'static {
     const NAME: &'static str;
 
     /// Whether the pod may enter the scheduling queue.
-    fn pre_enqueue(_pod: &PodInfo) -> bool {
+    fn pre_enqueue(_pod: &PodInfo, _devices: &Devices) -> bool {
         true
     }
 
@@ -85,6 +102,11 @@ pub(crate) trait Plugin: Clone + 'static {
         None
     }
 
+    /// Whether `pre_filter` found that the pod fits no node; no node is filtered then.
+    fn verdict(&self) -> Result<(), Rejection> {
+        Ok(())
+    }
+
     /// Whether the pod fits the node.
     fn filter(&self, _snapshot: &Snapshot<'_>, _node: &NodeInfo) -> Result<(), Rejection> {
         Ok(())
@@ -96,7 +118,12 @@ pub(crate) trait Plugin: Clone + 'static {
     /// Preemption takes `pod` off the node: updates the state of `pre_filter`.
     fn remove_pod(&mut self, _snapshot: &Snapshot<'_>, _pod: &PodInfo, _node: &NodeInfo) {}
 
-    /// Makes room for the pod when no node fits; the first plugin with a result decides.
+    /// Releases what the pod has, with the state of `pre_filter` and `filter`, when no node fits.
+    fn release(&self, _pod: &PodInfo) -> Option<ClaimRelease> {
+        None
+    }
+
+    /// Makes room for the pod when no node fits; the first nomination decides.
     fn post_filter(_state: &CycleState<'_>, _fit: &FitError) -> Option<PostFilterResult> {
         None
     }
@@ -104,6 +131,11 @@ pub(crate) trait Plugin: Clone + 'static {
     /// Prepares `score` for the nodes that fit; `None` skips it, as if all nodes scored 0.
     fn pre_score(_snapshot: &Snapshot<'_>, _feasible: &[&NodeInfo]) -> Option<Self> {
         None
+    }
+
+    /// Whether `score` needs the state of `filter`, so that `pre_score` does not build another.
+    fn scores_after_filter(&self) -> bool {
+        false
     }
 
     /// Score of a node; higher is better.
@@ -115,23 +147,36 @@ pub(crate) trait Plugin: Clone + 'static {
     fn normalize_score(&self, _scores: &mut [i64]) {}
 
     /// Adds what must be written before the pod is bound to the node.
-    fn reserve(&self, _node: &NodeInfo, _writes: &mut Vec<PreBind>) {}
+    ///
+    /// # Errors
+    ///
+    /// The pod cannot be bound; what the plugin has reserved is free again.
+    fn reserve(&self, _node: &NodeInfo, _writes: &mut Vec<PreBind>) -> Result<(), Rejection> {
+        Ok(())
+    }
 }
 
 /// [`Plugin`] in a form that a list can hold. A plugin without fields needs no allocation.
 trait Active {
     fn name(&self) -> &'static str;
+    fn verdict(&self) -> Result<(), Rejection>;
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection>;
     fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
     fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
     fn score(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut Vec<i64>);
-    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>);
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) -> Result<(), Rejection>;
+    fn release(&self, pod: &PodInfo) -> Option<ClaimRelease>;
+    fn scores_after_filter(&self) -> bool;
     fn boxed_clone(&self) -> Box<dyn Active>;
 }
 
 impl<P: Plugin> Active for P {
     fn name(&self) -> &'static str {
         P::NAME
+    }
+
+    fn verdict(&self) -> Result<(), Rejection> {
+        Plugin::verdict(self)
     }
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
@@ -152,8 +197,16 @@ impl<P: Plugin> Active for P {
         self.normalize_score(scores);
     }
 
-    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) {
-        Plugin::reserve(self, node, writes);
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) -> Result<(), Rejection> {
+        Plugin::reserve(self, node, writes)
+    }
+
+    fn release(&self, pod: &PodInfo) -> Option<ClaimRelease> {
+        Plugin::release(self, pod)
+    }
+
+    fn scores_after_filter(&self) -> bool {
+        Plugin::scores_after_filter(self)
     }
 
     fn boxed_clone(&self) -> Box<dyn Active> {
@@ -167,7 +220,7 @@ type Phase = Option<Box<dyn Active>>;
 /// A line of the table of plugins.
 pub(crate) struct Registration {
     pub(crate) name: &'static str,
-    pub(crate) pre_enqueue: fn(&PodInfo) -> bool,
+    pub(crate) pre_enqueue: fn(&PodInfo, &Devices) -> bool,
     pub(crate) queueing_hint: fn(&Event<'_>, &PodInfo) -> bool,
     weight: i64,
     pre_filter: fn(&Snapshot<'_>) -> Phase,
@@ -201,20 +254,41 @@ pub(crate) struct CycleState<'a> {
     pub(crate) snapshot: Snapshot<'a>,
     plugins: &'static [Registration],
     filters: Vec<Box<dyn Active>>,
+    /// The rejection of all nodes by `pre_filter`.
+    rejection: Option<Rejection>,
 }
 
 impl Clone for CycleState<'_> {
     fn clone(&self) -> Self {
         let filters = self.filters.iter().map(|plugin| plugin.boxed_clone()).collect();
-        Self { snapshot: self.snapshot, plugins: self.plugins, filters }
+        let rejection = self.rejection.clone();
+        Self { snapshot: self.snapshot, plugins: self.plugins, filters, rejection }
     }
 }
 
 impl<'a> CycleState<'a> {
-    /// Runs `pre_filter` of every plugin.
+    /// Runs `pre_filter` of every plugin until one rejects all nodes.
     pub(crate) fn new(snapshot: Snapshot<'a>, plugins: &'static [Registration]) -> Self {
-        let filters = plugins.iter().filter_map(|p| (p.pre_filter)(&snapshot)).collect();
-        Self { snapshot, plugins, filters }
+        let (mut filters, mut rejection) = (Vec::new(), None);
+        for registration in plugins {
+            let Some(plugin) = (registration.pre_filter)(&snapshot) else { continue };
+            let verdict = plugin.verdict();
+            filters.push(plugin);
+            if let Err(rejected) = verdict {
+                rejection = Some(Rejection { plugin: registration.name, ..rejected });
+                break;
+            }
+        }
+        Self { snapshot, plugins, filters, rejection }
+    }
+
+    /// The rejection of all nodes by `pre_filter`, if there is one.
+    pub(crate) fn rejection(&self) -> Option<&Rejection> {
+        self.rejection.as_ref()
+    }
+
+    fn filter_state(&self, name: &str) -> Option<&dyn Active> {
+        self.filters.iter().find(|plugin| plugin.name() == name).map(AsRef::as_ref)
     }
 
     /// Runs `filter` of every plugin; the first rejection decides.
@@ -242,8 +316,27 @@ impl<'a> CycleState<'a> {
     }
 
     /// Makes room for the pod after no node fitted.
-    pub(crate) fn post_filter(&self, fit: &FitError) -> Option<PostFilterResult> {
-        self.plugins.iter().find_map(|p| (p.post_filter)(self, fit))
+    pub(crate) fn post_filter(&self, fit: &FitError) -> PostFilterOutcome {
+        let mut outcome = PostFilterOutcome::default();
+        for registration in self.plugins {
+            let state = self.filter_state(registration.name);
+            let release = state.and_then(|plugin| plugin.release(self.snapshot.pod));
+            let result = release.map(PostFilterResult::Release);
+            match result.or_else(|| (registration.post_filter)(self, fit)) {
+                Some(PostFilterResult::Nominated(nomination)) => {
+                    outcome.nomination = Some(nomination);
+                    outcome.reasons.clear();
+                    return outcome;
+                }
+                Some(PostFilterResult::Release(release)) => {
+                    outcome.reasons.push(release.text().to_owned());
+                    outcome.release = Some(release);
+                }
+                Some(PostFilterResult::Unschedulable(why)) => outcome.reasons.push(why),
+                None => {}
+            }
+        }
+        outcome
     }
 
     /// Scores of the nodes that fit, in their order: the weighted sum over all plugins.
@@ -251,8 +344,14 @@ impl<'a> CycleState<'a> {
         let mut total = vec![0; feasible.len()];
         let mut scores = Vec::with_capacity(feasible.len());
         for registration in self.plugins {
-            let Some(plugin) = (registration.pre_score)(&self.snapshot, feasible) else { continue };
-            plugin.score(&self.snapshot, feasible, &mut scores);
+            let state = self.filter_state(registration.name);
+            if let Some(plugin) = state.filter(|plugin| plugin.scores_after_filter()) {
+                plugin.score(&self.snapshot, feasible, &mut scores);
+            } else if let Some(plugin) = (registration.pre_score)(&self.snapshot, feasible) {
+                plugin.score(&self.snapshot, feasible, &mut scores);
+            } else {
+                continue;
+            }
             for (sum, score) in total.iter_mut().zip(&scores) {
                 *sum += registration.weight * score;
             }
@@ -261,12 +360,18 @@ impl<'a> CycleState<'a> {
     }
 
     /// What must be written before the pod is bound to the node.
-    pub(crate) fn reserve(&self, node: &NodeInfo) -> Vec<PreBind> {
+    ///
+    /// # Errors
+    ///
+    /// The rejection of the plugin that cannot reserve what the pod needs.
+    pub(crate) fn reserve(&self, node: &NodeInfo) -> Result<Vec<PreBind>, Rejection> {
         let mut writes = Vec::new();
         for plugin in &self.filters {
-            plugin.reserve(node, &mut writes);
+            plugin
+                .reserve(node, &mut writes)
+                .map_err(|rejection| Rejection { plugin: plugin.name(), ..rejection })?;
         }
-        writes
+        Ok(writes)
     }
 }
 

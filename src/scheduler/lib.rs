@@ -1,19 +1,21 @@
 //! The scheduler: finds a node for every pod without one.
 //!
-//! Floors, from the bottom: the data (`resources`, `pod_info`, `node_info`), helpers on it
-//! (`node_selector`, `tolerations`), the framework (`event`, `rejection`, `listers`, `framework`),
+//! Floors, from the bottom: the data (`resources`, `pod_claims`, `pod_info`, `node_info`), helpers
+//! on it (`node_selector`, `tolerations`), the devices of the cluster (`devices`), the framework (`event`, `rejection`, `listers`, `framework`),
 //! the plugins with their one ordered table (`plugins`), one cycle (`cycle`) and the queue, the
 //! `state` that joins both, and the shell that reads and writes the API (`bind`, `run`). All but
 //! the shell is pure. Decisions follow kube-scheduler's default profile.
 
 mod bind;
 mod cycle;
+mod devices;
 mod event;
 mod framework;
 mod listers;
 mod node_info;
 mod node_selector;
 mod plugins;
+mod pod_claims;
 mod pod_info;
 mod queue;
 mod rejection;
@@ -22,4 +24,5 @@ mod run;
 mod state;
 mod tolerations;
 
+pub use bind::claims::METRICS;
 pub use run::start;

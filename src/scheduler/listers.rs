@@ -1,11 +1,15 @@
 //! Read access of plugins to the informers' caches.
 
+use std::sync::Arc;
+
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
 use client::labels::Labels;
+
+use crate::devices::store::Devices;
 
 /// The objects other than pods and nodes that plugins read. By default every method returns no
 /// object, so that a test implements only what its plugin reads.
@@ -53,6 +57,11 @@ pub(crate) trait Listers {
     /// All CSIStorageCapacities: the free space of CSI drivers by topology and class.
     fn csi_storage_capacities(&self) -> Vec<CSIStorageCapacity> {
         Vec::new()
+    }
+
+    /// The devices of the cluster with the claims for them; `None` where pods have no claims.
+    fn devices(&self) -> Option<&Arc<Devices>> {
+        None
     }
 
     /// The VolumeAttachments to a node.

@@ -19,6 +19,8 @@ pub(crate) struct NodeInfo {
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
     pub(crate) allocatable: Resources,
+    /// `status.declaredFeatures`.
+    pub(crate) declared_features: Vec<String>,
     /// Size in bytes by image name.
     pub(crate) images: BTreeMap<String, i64>,
     pub(crate) pods: Vec<Arc<PodInfo>>,
@@ -38,6 +40,8 @@ impl NodeInfo {
         self.unschedulable = spec.and_then(|s| s.unschedulable).unwrap_or(false);
         let status = node.status.as_ref();
         self.allocatable = Resources::from_list(status.and_then(|s| s.allocatable.as_ref()));
+        self.declared_features =
+            status.and_then(|s| s.declared_features.clone()).unwrap_or_default();
         self.images.clear();
         for image in status.and_then(|s| s.images.as_deref()).unwrap_or_default() {
             for name in image.names.iter().flatten() {

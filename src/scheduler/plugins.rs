@@ -21,6 +21,7 @@ mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;
 
+use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::framework::{Registration, plugin, scored};
 use crate::pod_info::PodInfo;
@@ -29,8 +30,6 @@ use crate::pod_info::PodInfo;
 /// `PrioritySort` is the order of the queue, its `DefaultBinder` is `bind.rs`.
 pub(crate) static PLUGINS: &[Registration] = &[
     plugin::<scheduling_gates::SchedulingGates>(),
-    // First of the filters, because its rejection holds for every node.
-    plugin::<dynamic_resources::DynamicResources>(),
     plugin::<node_name::NodeName>(),
     plugin::<node_unschedulable::NodeUnschedulable>(),
     scored::<taint_toleration::TaintToleration>(3),
@@ -42,14 +41,16 @@ pub(crate) static PLUGINS: &[Registration] = &[
     plugin::<volume_binding::VolumeBinding>(),
     scored::<pod_topology_spread::PodTopologySpread>(2),
     scored::<inter_pod_affinity::InterPodAffinity>(2),
+    // Before preemption, which cannot free devices.
+    scored::<dynamic_resources::DynamicResources>(2),
     plugin::<default_preemption::DefaultPreemption>(),
     scored::<node_resources_balanced_allocation::NodeResourcesBalancedAllocation>(1),
     scored::<image_locality::ImageLocality>(1),
 ];
 
 /// Whether every plugin lets the pod into the scheduling queue.
-pub(crate) fn pre_enqueue(pod: &PodInfo) -> bool {
-    PLUGINS.iter().all(|plugin| (plugin.pre_enqueue)(pod))
+pub(crate) fn pre_enqueue(pod: &PodInfo, devices: &Devices) -> bool {
+    PLUGINS.iter().all(|plugin| (plugin.pre_enqueue)(pod, devices))
 }
 
 /// Whether the event may make a pod schedulable that the named plugin rejected.

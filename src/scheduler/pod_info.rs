@@ -1,6 +1,7 @@
 //! The fields of a pod that scheduling needs, converted once per change of the pod.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use api::k8s::api::core::v1::{
     Affinity, Container, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, Toleration,
@@ -9,6 +10,7 @@ use api::k8s::api::core::v1::{
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, Time};
 use client::labels::Labels;
 
+use crate::pod_claims::{ContainerRequests, PodClaim, pod_claims, served_requests};
 use crate::resources::Resources;
 
 /// A host port that a pod requests.
@@ -131,8 +133,10 @@ pub(crate) struct PodInfo {
     pub(crate) containers: usize,
     /// Names of the PersistentVolumeClaims that the pod mounts.
     pub(crate) claims: Vec<String>,
-    /// The pod has claims of dynamic resource allocation (`spec.resourceClaims`).
-    pub(crate) has_resource_claims: bool,
+    /// The claims of dynamic resource allocation.
+    pub(crate) resource_claims: Vec<PodClaim>,
+    /// The requests of all containers, if a device class may serve one of them.
+    pub(crate) served_requests: Option<Arc<[ContainerRequests]>>,
     pub(crate) node_selector: Labels,
     /// Required node affinity: one of the terms must match the node.
     pub(crate) required_nodes: Option<Vec<NodeSelectorTerm>>,
@@ -191,7 +195,8 @@ impl PodInfo {
         self.node_name = spec.node_name.clone().unwrap_or_default();
         self.scheduler = spec.scheduler_name.clone().unwrap_or_default();
         self.gates = spec.scheduling_gates.iter().flatten().map(|g| g.name.clone()).collect();
-        self.has_resource_claims = spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty());
+        self.resource_claims = pod_claims(pod);
+        self.served_requests = served_requests(pod).map(Into::into);
         self.never_preempts = spec.preemption_policy.as_deref() == Some("Never");
         self.node_selector = spec.node_selector.clone().unwrap_or_default();
         self.tolerations = spec.tolerations.clone().unwrap_or_default();

@@ -29,6 +29,8 @@ enum QueueState {
     Backoff(Instant),
     /// The plugins that rejected it, and when.
     Unschedulable(Vec<&'static str>, Instant),
+    /// A plugin does not let it in yet; it has not been tried.
+    Gated,
     /// In a scheduling cycle, or being bound.
     InFlight,
 }
@@ -45,6 +47,19 @@ struct QueuedPod {
 impl QueuedPod {
     fn rank(&self) -> (Reverse<i32>, u64) {
         (Reverse(self.pod.priority), self.sequence)
+    }
+
+    /// Whether the event may make the pod schedulable.
+    fn concerns(&self, event: &Event<'_>) -> bool {
+        match &self.state {
+            QueueState::Unschedulable(plugins, _) => {
+                plugins.is_empty() || plugins.iter().any(|p| queueing_hint(p, event, &self.pod))
+            }
+            QueueState::Active
+            | QueueState::Backoff(_)
+            | QueueState::Gated
+            | QueueState::InFlight => false,
+        }
     }
 }
 
@@ -64,24 +79,56 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(&key).filter(|e| e.pod.uid == pod.uid) {
             let rank = entry.rank();
             entry.pod = pod;
-            if matches!(entry.state, QueueState::Active) {
-                let new = entry.rank();
-                self.active.remove(&(rank, key.clone()));
-                self.active.insert((new, key));
+            match entry.state {
+                QueueState::Active => {
+                    let new = entry.rank();
+                    self.active.remove(&(rank, key.clone()));
+                    self.active.insert((new, key));
+                }
+                QueueState::Gated => self.activate(&key, now),
+                QueueState::Backoff(_) | QueueState::Unschedulable(..) | QueueState::InFlight => {}
             }
             return;
         }
+        self.insert(pod, QueueState::InFlight);
+        self.activate(&key, now);
+    }
+
+    fn insert(&mut self, pod: Arc<PodInfo>, state: QueueState) {
+        let key = pod.key();
         self.remove(&key);
         self.sequence += 1;
-        let entry = QueuedPod {
-            pod,
-            attempts: 0,
-            sequence: self.sequence,
-            state: QueueState::InFlight,
-            failed: None,
-        };
-        self.entries.insert(key.clone(), entry);
-        self.activate(&key, now);
+        let (attempts, sequence, failed) = (0, self.sequence, None);
+        self.entries.insert(key, QueuedPod { pod, attempts, sequence, state, failed });
+    }
+
+    /// A pod without a node was added or changed that a plugin does not let in.
+    pub(crate) fn gate(&mut self, pod: Arc<PodInfo>) {
+        self.insert(pod, QueueState::Gated);
+    }
+
+    /// The pods that a plugin did not let in and for which `concerns` returns true.
+    pub(crate) fn gated(&self, concerns: impl Fn(&PodInfo) -> bool) -> Vec<Arc<PodInfo>> {
+        let entries = self.entries.values().filter(|e| matches!(e.state, QueueState::Gated));
+        entries.map(|e| &e.pod).filter(|pod| concerns(pod)).cloned().collect()
+    }
+
+    /// The pod with this name.
+    pub(crate) fn pod(&self, key: &Key) -> Option<&Arc<PodInfo>> {
+        self.entries.get(key).map(|entry| &entry.pod)
+    }
+
+    /// Whether the pod is in a scheduling cycle.
+    pub(crate) fn is_in_flight(&self, pod: &PodInfo) -> bool {
+        let entry = self.entries.get(&pod.key()).filter(|entry| entry.pod.uid == pod.uid);
+        entry.is_some_and(|entry| matches!(entry.state, QueueState::InFlight))
+    }
+
+    /// Activates the pod itself if the event may make it schedulable.
+    pub(crate) fn on_own_event(&mut self, key: &Key, event: &Event<'_>, now: Instant) {
+        if self.entries.get(key).is_some_and(|entry| entry.concerns(event)) {
+            self.activate(key, now);
+        }
     }
 
     /// The spec or the labels of the pod changed: an unschedulable pod is tried again.
@@ -102,7 +149,7 @@ impl Queue {
         match entry.state {
             QueueState::Active => drop(self.active.remove(&(entry.rank(), key.clone()))),
             QueueState::Backoff(until) => drop(self.backoff.remove(&(until, entry.sequence))),
-            QueueState::Unschedulable(..) | QueueState::InFlight => {}
+            QueueState::Unschedulable(..) | QueueState::Gated | QueueState::InFlight => {}
         }
     }
 
@@ -137,7 +184,10 @@ impl Queue {
         }
         let is_stale = |entry: &QueuedPod| match &entry.state {
             QueueState::Unschedulable(_, since) => now - *since >= UNSCHEDULABLE_MAX,
-            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => false,
+            QueueState::Active
+            | QueueState::Backoff(_)
+            | QueueState::Gated
+            | QueueState::InFlight => false,
         };
         let entries = self.entries.iter().filter(|(_, entry)| is_stale(entry));
         let stale: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
@@ -171,13 +221,7 @@ impl Queue {
 
     /// Activates the pods that the event may make schedulable.
     pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
-        let concerns = |entry: &QueuedPod| match &entry.state {
-            QueueState::Unschedulable(plugins, _) => {
-                plugins.is_empty() || plugins.iter().any(|p| queueing_hint(p, event, &entry.pod))
-            }
-            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => false,
-        };
-        let entries = self.entries.iter().filter(|(_, entry)| concerns(entry));
+        let entries = self.entries.iter().filter(|(_, entry)| entry.concerns(event));
         let concerned: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
         for key in concerned {
             self.activate(&key, now);
@@ -189,7 +233,10 @@ impl Queue {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
         let stale = self.entries.values().filter_map(|e| match &e.state {
             QueueState::Unschedulable(_, since) => Some(*since + UNSCHEDULABLE_MAX),
-            QueueState::Active | QueueState::Backoff(_) | QueueState::InFlight => None,
+            QueueState::Active
+            | QueueState::Backoff(_)
+            | QueueState::Gated
+            | QueueState::InFlight => None,
         });
         backoff.into_iter().chain(stale.min()).min()
     }

@@ -12,17 +12,30 @@ pub(crate) struct Rejection {
     pub(crate) reasons: Vec<Cow<'static, str>>,
     /// Preemption on the node would not make the pod fit (`UnschedulableAndUnresolvable`).
     pub(crate) unresolvable: bool,
+    /// The pod cannot be scheduled at all, on whichever node (`Error`): it is tried again after a
+    /// back-off, without waiting for an event.
+    pub(crate) is_error: bool,
 }
 
 impl Rejection {
     /// A rejection that preemption may resolve.
     pub(crate) fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { plugin: "", reasons: vec![reason.into()], unresolvable: false }
+        Self { plugin: "", reasons: vec![reason.into()], unresolvable: false, is_error: false }
     }
 
     /// A rejection that preemption cannot resolve.
     pub(crate) fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { unresolvable: true, ..Self::new(reason) }
+    }
+
+    /// An error, which ends the cycle.
+    pub(crate) fn error(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_error: true, ..Self::unresolvable(reason) }
+    }
+
+    /// The reasons as one text.
+    pub(crate) fn text(&self) -> String {
+        self.reasons.join(", ")
     }
 }
 
@@ -33,6 +46,10 @@ pub(crate) struct FitError {
     pub(crate) rejections: Vec<(usize, Rejection)>,
     /// Number of nodes in the cluster.
     pub(crate) nodes: usize,
+    /// The rejection of all nodes by `pre_filter`; no node was filtered.
+    pub(crate) pre_filter: Option<Rejection>,
+    /// The error that ended the cycle; the other fields say nothing then.
+    pub(crate) error: Option<String>,
 }
 
 impl FitError {
@@ -42,13 +59,18 @@ impl FitError {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".into();
         }
+        if let Some(rejection) = &self.pre_filter {
+            return format!("0/{} nodes are available: {}.", self.nodes, rejection.text());
+        }
         let reasons = self.rejections.iter().flat_map(|(_, r)| &r.reasons);
         available_nodes(self.nodes, reasons.map(AsRef::as_ref))
     }
 
     /// Names of the plugins that rejected at least one node, sorted.
     pub(crate) fn plugins(&self) -> Vec<&'static str> {
-        let mut all: Vec<&'static str> = self.rejections.iter().map(|(_, r)| r.plugin).collect();
+        let rejections = self.rejections.iter().map(|(_, rejection)| rejection);
+        let mut all: Vec<&'static str> =
+            rejections.chain(&self.pre_filter).map(|rejection| rejection.plugin).collect();
         all.sort_unstable();
         all.dedup();
         all

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
+use api::k8s::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use api::k8s::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -15,11 +16,15 @@ use client::{Change, Client, EventRecorder, Informer, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
+use crate::bind::claims::ClaimWriter;
 use crate::bind::{BindError, Writer};
+use crate::devices::request::ClaimName;
+use crate::devices::slice::Slice;
+use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
 use crate::pod_info::PodInfo;
-use crate::state::{CycleResult, SCHEDULER_NAME, State};
+use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, SCHEDULER_NAME, State};
 
 /// Most bindings that run at the same time; more wait.
 const BINDINGS_MAX: usize = 128;
@@ -36,6 +41,16 @@ struct Caches {
     csi_storage_capacities: Informer<CSIStorageCapacity>,
     attachments: Informer<VolumeAttachment>,
     budgets: Informer<PodDisruptionBudget>,
+    devices: Arc<Devices>,
+    device_informers: DeviceInformers,
+}
+
+/// The informers that feed [`Devices`].
+struct DeviceInformers {
+    claims: Informer<ResourceClaim>,
+    slices: Informer<ResourceSlice>,
+    classes: Informer<DeviceClass>,
+    rules: Informer<DeviceTaintRule>,
 }
 
 impl Listers for Caches {
@@ -76,6 +91,10 @@ impl Listers for Caches {
         self.csi_storage_capacities.list("")
     }
 
+    fn devices(&self) -> Option<&Arc<Devices>> {
+        Some(&self.devices)
+    }
+
     fn volume_attachments(&self, node: &str) -> Vec<VolumeAttachment> {
         self.attachments.by_index(BY_NODE, node)
     }
@@ -100,7 +119,9 @@ impl Shared {
 
 /// Starts the scheduler; `client` acts as `system:kube-scheduler`.
 pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
-    let shared = Arc::new(Shared { state: Mutex::default(), wake: Notify::new() });
+    let devices = Arc::<Devices>::default();
+    let state = Mutex::new(State::new(Arc::clone(&devices)));
+    let shared = Arc::new(Shared { state, wake: Notify::new() });
     let caches = Caches {
         namespaces: informers.of(),
         claims: informers.of(),
@@ -111,15 +132,33 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         csi_storage_capacities: informers.of(),
         attachments: informers.of(),
         budgets: informers.of(),
+        devices,
+        device_informers: DeviceInformers {
+            claims: informers.of(),
+            slices: informers.of(),
+            classes: informers.of(),
+            rules: informers.of(),
+        },
     };
     caches.attachments.add_index(BY_NODE, |object| {
         decode::<VolumeAttachment>(object).map(|a| a.spec.node_name).into_iter().collect()
     });
     let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
     let volumes_changed = listen(&shared, &caches, &pods, &nodes);
+    listen_to_devices(&shared, &caches);
     let recorder = EventRecorder::new(client.clone(), SCHEDULER_NAME, "", tasks);
+    let to = Arc::clone(&shared);
+    let resource_claims = ClaimWriter {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        devices: Arc::clone(&caches.devices),
+        on_change: Arc::new(move |change, devices| {
+            to.on_event(&Event::ResourceClaim { change, devices });
+        }),
+    };
     let writer = Writer {
         client,
+        resource_claims,
         recorder,
         pods: pods.clone(),
         claims: caches.claims.clone(),
@@ -183,6 +222,69 @@ fn listen(
         }
     });
     receiver
+}
+
+/// Keeps the indexes of devices up to date. The indexes change before the queue is told, so that
+/// hints see the new state.
+fn listen_to_devices(shared: &Arc<Shared>, caches: &Caches) {
+    let informers = &caches.device_informers;
+    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
+    informers.claims.on_change(move |change| {
+        let object = change.object();
+        let change = if matches!(change, Change::Deleted(_)) {
+            let (namespace, name) = (object.key.namespace.to_string(), object.key.name.to_string());
+            devices.remove_claim(&ClaimName { namespace, name })
+        } else {
+            decode::<ResourceClaim>(object).and_then(|mut claim| {
+                claim.metadata.resource_version = Some(object.resource_version.to_string());
+                devices.observe_claim(claim)
+            })
+        };
+        if let Some(change) = change {
+            to.on_event(&Event::ResourceClaim { change: &change, devices: &devices });
+        }
+    });
+    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
+    informers.classes.on_change(move |change| class_changed(&to, &devices, change));
+    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
+    informers.slices.on_change(move |change| slice_changed(&to, &devices, change));
+    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
+    informers.rules.on_change(move |change| {
+        let object = change.object();
+        let is_deleted = matches!(change, Change::Deleted(_));
+        let rule = if is_deleted { None } else { decode::<DeviceTaintRule>(object) };
+        if devices.set_rule(&object.key.name, rule) {
+            to.on_event(&Event::ResourceSlice);
+        }
+    });
+}
+
+fn class_changed(shared: &Shared, devices: &Devices, change: &Change) {
+    let (old, new) = match change {
+        Change::Added(new) => (None, new),
+        Change::Updated { old, new } => (decode::<DeviceClass>(old), new),
+        Change::Deleted(old) => return devices.remove_class(&old.key.name),
+    };
+    if let Some(new) = decode::<DeviceClass>(new) {
+        devices.set_class(new.clone());
+        shared.on_event(&Event::DeviceClass { old: old.as_ref(), new: &new });
+    }
+}
+
+fn slice_changed(shared: &Shared, devices: &Devices, change: &Change) {
+    let object = change.object();
+    if matches!(change, Change::Deleted(_)) {
+        return devices.remove_slice(&object.key.name);
+    }
+    let Some(slice) = decode::<ResourceSlice>(object) else { return };
+    match Slice::new(&slice) {
+        Ok(slice) => devices.set_slice(slice),
+        Err(error) => {
+            tracing::warn!(slice = %object.key, %error, "ignoring a ResourceSlice");
+            devices.remove_slice(&object.key.name);
+        }
+    }
+    shared.on_event(&Event::ResourceSlice);
 }
 
 fn csi_node_changed(shared: &Shared, change: &Change) {
@@ -255,14 +357,23 @@ async fn run(
         caches.attachments.synced().await;
         caches.namespaces.synced().await;
         caches.budgets.synced().await;
+        caches.device_informers.claims.synced().await;
+        caches.device_informers.slices.synced().await;
+        caches.device_informers.classes.synced().await;
+        caches.device_informers.rules.synced().await;
     };
     tokio::select! {
         () = synced => {}
         () = shutdown.requested() => return Ok(()),
     }
+    let caches = Arc::new(caches);
     let permits = Arc::new(Semaphore::new(BINDINGS_MAX));
     while !shutdown.is_requested() {
-        let result = shared.state.lock().schedule_one(&caches, clock::now(), &pick);
+        let next = shared.state.lock().next_cycle(&*caches, clock::now(), &pick);
+        let result = match next {
+            NextCycle::Done(result) => result,
+            NextCycle::Detached(cycle) => run_detached(&shared, &caches, *cycle).await,
+        };
         if let CycleResult::Idle(until) = result {
             idle(&shared, until, &shutdown).await;
             continue;
@@ -275,6 +386,14 @@ async fn run(
         });
     }
     Ok(())
+}
+
+/// Runs a cycle that may take long, away from the workers and without the lock.
+async fn run_detached(shared: &Shared, caches: &Arc<Caches>, cycle: DetachedCycle) -> CycleResult {
+    let (caches, pod) = (Arc::clone(caches), Arc::clone(cycle.pod()));
+    let decision = base::tasks::blocking(move || cycle.run(&*caches, &pick)).await;
+    let decision = decision.unwrap_or_else(|error| Decision::Failed(error.to_string()));
+    shared.state.lock().finish_cycle(pod, decision, clock::now())
 }
 
 async fn idle(shared: &Shared, until: Option<tokio::time::Instant>, shutdown: &Shutdown) {
@@ -306,12 +425,21 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
                 shared.update(|s| s.forget(&pod, clock::now()));
             }
             match bound {
+                Err(BindError::Claims(error)) => {
+                    let text = format!("running PreBind plugin \"DynamicResources\": {error}");
+                    Ok(writer.not_scheduled(&pod, "SchedulerError", &text, "").await?)
+                }
                 Err(error) if error.is_expected() => Ok(()),
                 other => other,
             }
         }
-        CycleResult::Unschedulable(pod, message, nomination) => {
-            Ok(writer.unschedulable(&pod, &message, nomination.as_ref()).await?)
+        CycleResult::Unschedulable(pod, why) => Ok(writer.unschedulable(&pod, &why).await?),
+        CycleResult::Failed(pod, message) => {
+            Ok(writer.not_scheduled(&pod, "SchedulerError", &message, "").await?)
+        }
+        CycleResult::Abandoned(pod, writes) => {
+            writer.unreserve(&pod, &writes).await;
+            Ok(())
         }
         CycleResult::Idle(_) => Ok(()),
     }

@@ -8,8 +8,10 @@ use api::k8s::api::core::v1::Node;
 use tokio::time::Instant;
 
 use crate::cycle;
+use crate::devices::binding::ClaimRelease;
+use crate::devices::store::Devices;
 use crate::event::Event;
-use crate::framework::{CycleState, Nomination, PostFilterResult, PreBind, Snapshot};
+use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers;
 use crate::node_info::NodeInfo;
 use crate::plugins::{PLUGINS, pre_enqueue};
@@ -25,15 +27,49 @@ pub(crate) const SCHEDULER_NAME: &str = "default-scheduler";
 pub(crate) enum CycleResult {
     /// Bind the pod to the node, after these writes.
     Bind(Arc<PodInfo>, String, Vec<PreBind>),
-    /// No node fits: the message, and pods to evict from a nominated node.
-    Unschedulable(Arc<PodInfo>, String, Option<Nomination>),
+    /// No node fits.
+    Unschedulable(Arc<PodInfo>, Unschedulable),
+    /// The cycle ended with this error; the pod is tried again after a back-off.
+    Failed(Arc<PodInfo>, String),
+    /// The pod was deleted or bound during the cycle: nothing is written.
+    Abandoned(Arc<PodInfo>, Vec<PreBind>),
     /// No pod is active until this time.
     Idle(Option<Instant>),
+}
+
+/// Why no node fits a pod, and what may change that.
+#[derive(Debug)]
+pub(crate) struct Unschedulable {
+    /// The message of the nodes.
+    pub(crate) message: String,
+    /// What the plugins say that tried to make room.
+    pub(crate) reasons: Vec<String>,
+    /// Pods to evict from a nominated node.
+    pub(crate) nomination: Option<Nomination>,
+    /// A claim to release; the texts are true once that has succeeded.
+    pub(crate) release: Option<ClaimRelease>,
+}
+
+impl Unschedulable {
+    /// The message of the pod's condition.
+    pub(crate) fn text(&self) -> String {
+        self.text_with(&self.reasons.join(", "))
+    }
+
+    /// The message of the pod's condition if the claim could not be released.
+    pub(crate) fn text_with(&self, reason: &str) -> String {
+        match reason {
+            "" => self.message.clone(),
+            reason => format!("{} {reason}", self.message),
+        }
+    }
 }
 
 /// Nodes, pods, queue.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// Claims, and the devices for them.
+    devices: Arc<Devices>,
     nodes: Vec<NodeInfo>,
     by_name: HashMap<String, usize>,
     /// The node that each pod is bound to or assumed on.
@@ -45,7 +81,93 @@ pub(crate) struct State {
     start: usize,
 }
 
+/// A cycle that runs without the lock of the state, on a copy of the nodes: the search for devices
+/// may take long.
+#[derive(Debug)]
+pub(crate) struct DetachedCycle {
+    pod: Arc<PodInfo>,
+    nodes: Vec<NodeInfo>,
+    nominated: Vec<Arc<PodInfo>>,
+    start: usize,
+}
+
+/// The next step of the scheduler.
+#[derive(Debug)]
+pub(crate) enum NextCycle {
+    /// The cycle is over.
+    Done(CycleResult),
+    /// The cycle is to be run.
+    Detached(Box<DetachedCycle>),
+}
+
+/// The outcome of a cycle.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// The node fits, after these writes; the next search begins behind its index.
+    Fits { index: usize, node: String, writes: Vec<PreBind> },
+    /// No node fits because of these plugins.
+    Unfit { why: Unschedulable, plugins: Vec<&'static str> },
+    /// An error of a plugin.
+    Failed(String),
+}
+
+impl DetachedCycle {
+    /// The pod that needs a node.
+    pub(crate) fn pod(&self) -> &Arc<PodInfo> {
+        &self.pod
+    }
+
+    /// Runs the cycle.
+    pub(crate) fn run(self, listers: &dyn Listers, pick: &dyn Fn(usize) -> usize) -> Decision {
+        let snapshot = Snapshot { pod: &self.pod, nodes: &self.nodes, listers };
+        decide(snapshot, &self.nominated, self.start, pick)
+    }
+}
+
+/// Finds a node and reserves what the pod needs there. `nominated` are the pods that are nominated
+/// for nodes.
+fn decide(
+    snapshot: Snapshot<'_>,
+    nominated: &[Arc<PodInfo>],
+    start: usize,
+    pick: &dyn Fn(usize) -> usize,
+) -> Decision {
+    let pod = snapshot.pod;
+    let state = CycleState::new(snapshot, PLUGINS);
+    let on_node = |node: &NodeInfo| {
+        let others = nominated.iter().filter(|other| {
+            other.nominated == node.name
+                && other.priority >= pod.priority
+                && (&other.namespace, &other.name) != (&pod.namespace, &pod.name)
+        });
+        others.cloned().collect()
+    };
+    let index = match cycle::select(&state, start, &on_node, pick) {
+        Ok(index) => index,
+        Err(FitError { error: Some(error), .. }) => return Decision::Failed(error),
+        Err(fit) => {
+            return Decision::Unfit { why: post_filter(&state, &fit), plugins: fit.plugins() };
+        }
+    };
+    let Some(node) = snapshot.nodes.get(index) else {
+        return Decision::Failed("the chosen node is not in the snapshot".into());
+    };
+    match state.reserve(node) {
+        Ok(writes) => Decision::Fits { index, node: node.name.clone(), writes },
+        Err(rejection) => Decision::Failed(format!(
+            "running Reserve plugin {:?}: {}",
+            rejection.plugin,
+            rejection.text()
+        )),
+    }
+}
+
 impl State {
+    /// A state without nodes and pods.
+    pub(crate) fn new(devices: Arc<Devices>) -> Self {
+        Self { devices, ..Self::default() }
+    }
+
     fn node_mut(&mut self, name: &str) -> &mut NodeInfo {
         let index = *self.by_name.entry(name.to_owned()).or_insert_with(|| {
             self.nodes.push(NodeInfo { name: name.to_owned(), ..NodeInfo::default() });
@@ -101,16 +223,22 @@ impl State {
                 return;
             }
             self.update_nomination(&key, &pod);
-            if pod.scheduler != SCHEDULER_NAME && !pod.scheduler.is_empty()
-                || pod.deleting
-                || !pre_enqueue(&pod)
-            {
+            if pod.scheduler != SCHEDULER_NAME && !pod.scheduler.is_empty() || pod.deleting {
                 self.queue.remove(&key);
                 return;
             }
+            if !pre_enqueue(&pod, &self.devices) {
+                self.queue.gate(pod);
+                return;
+            }
+            let old = self.queue.pod(&key);
+            let has_new_claims = old.is_some_and(|old| old.resource_claims != pod.resource_claims);
             self.queue.put(pod, now);
             if spec_changed {
                 self.queue.changed(&key, now);
+            } else if has_new_claims {
+                let event = Event::GeneratedResourceClaim(&self.devices);
+                self.queue.on_own_event(&key, &event, now);
             }
             return;
         }
@@ -151,6 +279,14 @@ impl State {
     /// An object other than a pod or node changed.
     pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
         self.queue.on_event(event, now);
+        if matches!(event, Event::ResourceClaim { .. }) {
+            let has_claims = |pod: &PodInfo| !pod.resource_claims.is_empty();
+            for pod in self.queue.gated(has_claims) {
+                if pre_enqueue(&pod, &self.devices) {
+                    self.queue.put(pod, now);
+                }
+            }
+        }
     }
 
     /// The binding failed: the pod leaves the node and is tried again later.
@@ -160,30 +296,44 @@ impl State {
         self.queue.on_event(&Event::AssignedPodDelete(pod), now);
     }
 
-    /// Finds a node for the next pod of the queue and assumes the pod there.
-    pub(crate) fn schedule_one(
+    /// Begins the cycle of the next pod of the queue. For a pod without claims the cycle is over
+    /// when this returns.
+    pub(crate) fn next_cycle(
         &mut self,
         listers: &dyn Listers,
         now: Instant,
         pick: &dyn Fn(usize) -> usize,
-    ) -> CycleResult {
+    ) -> NextCycle {
         let Some(pod) = self.queue.pop(now) else {
-            return CycleResult::Idle(self.queue.next_wake());
+            return NextCycle::Done(CycleResult::Idle(self.queue.next_wake()));
         };
-        let key = pod.key();
+        let (nominated, start) = (self.nominated.values().cloned().collect::<Vec<_>>(), self.start);
+        if !pod.resource_claims.is_empty() || pod.served_requests.is_some() {
+            let nodes = self.nodes.clone();
+            return NextCycle::Detached(Box::new(DetachedCycle { pod, nodes, nominated, start }));
+        }
         let snapshot = Snapshot { pod: &pod, nodes: &self.nodes, listers };
-        let state = CycleState::new(snapshot, PLUGINS);
-        let nominated = |node: &NodeInfo| {
-            let others = self.nominated.iter().filter(|(k, p)| {
-                p.nominated == node.name && p.priority >= pod.priority && **k != key
-            });
-            others.map(|(_, p)| Arc::clone(p)).collect()
-        };
-        match cycle::select(&state, self.start, &nominated, pick) {
-            Ok(index) => {
-                let node = self.nodes.get(index);
-                let writes = node.map(|n| state.reserve(n)).unwrap_or_default();
-                let node = node.map(|n| n.name.clone()).unwrap_or_default();
+        let decision = decide(snapshot, &nominated, start, pick);
+        NextCycle::Done(self.finish_cycle(pod, decision, now))
+    }
+
+    /// Ends a cycle: assumes the pod on its node, or puts it back into the queue.
+    pub(crate) fn finish_cycle(
+        &mut self,
+        pod: Arc<PodInfo>,
+        decision: Decision,
+        now: Instant,
+    ) -> CycleResult {
+        let key = pod.key();
+        if !self.queue.is_in_flight(&pod) {
+            let writes = match decision {
+                Decision::Fits { writes, .. } => writes,
+                Decision::Unfit { .. } | Decision::Failed(_) => Vec::new(),
+            };
+            return CycleResult::Abandoned(pod, writes);
+        }
+        match decision {
+            Decision::Fits { index, node, writes } => {
                 self.start = (index + 1) % self.nodes.len().max(1);
                 self.nominated.remove(&key);
                 self.assigned.insert(key, node.clone());
@@ -191,29 +341,30 @@ impl State {
                     .add_pod(Arc::new(PodInfo { node_name: node.clone(), ..(*pod).clone() }));
                 CycleResult::Bind(pod, node, writes)
             }
-            Err(fit) => {
-                let (message, nomination) = post_filter(&state, &fit);
-                self.queue.unschedulable(&key, fit.plugins(), now);
-                if let Some(nomination) = &nomination {
+            Decision::Unfit { why, plugins } => {
+                self.queue.unschedulable(&key, plugins, now);
+                if let Some(nomination) = &why.nomination {
                     let nominated =
                         PodInfo { nominated: nomination.node.clone(), ..(*pod).clone() };
                     self.nominated.insert(key, Arc::new(nominated));
                 }
-                CycleResult::Unschedulable(pod, message, nomination)
+                CycleResult::Unschedulable(pod, why)
+            }
+            Decision::Failed(error) => {
+                self.queue.failed(&key, now);
+                CycleResult::Failed(pod, error)
             }
         }
     }
 }
 
-/// The message for the pod, and the node that preemption frees for it.
-fn post_filter(state: &CycleState<'_>, fit: &FitError) -> (String, Option<Nomination>) {
+/// The message for the pod, and what may make room for it.
+fn post_filter(state: &CycleState<'_>, fit: &FitError) -> Unschedulable {
     let message = fit.message();
     if fit.nodes == 0 {
-        return (message, None);
+        return Unschedulable { message, reasons: Vec::new(), nomination: None, release: None };
     }
-    match state.post_filter(fit) {
-        Some(PostFilterResult::Nominated(nomination)) => (message, Some(nomination)),
-        Some(PostFilterResult::Unschedulable(why)) => (format!("{message} {why}"), None),
-        None => (message, None),
-    }
+    let outcome = state.post_filter(fit);
+    let (reasons, nomination, release) = (outcome.reasons, outcome.nomination, outcome.release);
+    Unschedulable { message, reasons, nomination, release }
 }

@@ -42,7 +42,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("resource_metrics", &["base"]),
     ("client", &["api", "base", "settings"]),
     ("controllers", &["api", "base", "client", "settings"]),
-    ("scheduler", &["api", "base", "client"]),
+    ("scheduler", &["api", "base", "client", "kcel"]),
     ("node", &["api", "base", "client", "proto", "resource_metrics", "stream"]),
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),

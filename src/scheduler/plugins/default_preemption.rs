@@ -87,6 +87,9 @@ fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, Preemption
     let budgets: Vec<Budget> = budgets.into_iter().map(Budget::new).collect();
     let mut candidates = Vec::new();
     let mut reasons = Vec::new();
+    if fit.pre_filter.is_some() {
+        reasons.resize(fit.nodes, "Preemption is not helpful for scheduling");
+    }
     for (index, rejection) in &fit.rejections {
         let Some(node) = state.snapshot.nodes.get(*index) else { continue };
         if rejection.unresolvable {
@@ -243,7 +246,14 @@ mod tests {
     fn preempt(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<Nomination, PreemptionError> {
         let state = CycleState::new(Snapshot { pod, nodes, listers: &NoObjects }, PLUGINS);
         let rejections = nodes.iter().map(|node| state.filter(node).unwrap_err()).enumerate();
-        find(&state, &FitError { rejections: rejections.collect(), nodes: nodes.len() })
+        find(
+            &state,
+            &FitError {
+                rejections: rejections.collect(),
+                nodes: nodes.len(),
+                ..FitError::default()
+            },
+        )
     }
 
     #[test]

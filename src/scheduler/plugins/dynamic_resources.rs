@@ -1,21 +1,82 @@
-//! DynamicResources: no node allocates devices, so a pod with resource claims stays pending
-//! instead of failing on the node that it is bound to.
+//! DynamicResources: allocates devices for the ResourceClaims of a pod, and for extended resources
+//! that device classes serve.
+//!
+//! `pre_filter` collects the claims and prepares the allocator, `filter` allocates on one node, and
+//! `reserve` keeps others from the devices of the chosen node. `bind/claims.rs` writes.
 
-use crate::framework::{Plugin, Snapshot};
+mod cycle;
+pub(crate) mod extended;
+mod hints;
+mod pod_claims;
+mod score;
+
+use std::sync::Arc;
+
+use crate::devices::binding::ClaimRelease;
+use crate::devices::store::Devices;
+use crate::event::Event;
+use crate::framework::{Plugin, PreBind, Snapshot};
 use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
 
-#[derive(Debug, Clone)]
-pub(super) struct DynamicResources;
+/// The claims of the pod in one cycle. Copies for preemption share the state, because preemption
+/// frees no devices.
+#[derive(Clone)]
+pub(super) struct DynamicResources {
+    cycle: Arc<cycle::ClaimCycle>,
+}
 
 impl Plugin for DynamicResources {
     const NAME: &'static str = "DynamicResources";
 
-    fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
-        snapshot.pod.has_resource_claims.then_some(Self)
+    fn pre_enqueue(pod: &PodInfo, devices: &Devices) -> bool {
+        pod.resource_claims.is_empty() || pod_claims::pod_claims(pod, devices).is_ok()
     }
 
-    fn filter(&self, _: &Snapshot<'_>, _: &NodeInfo) -> Result<(), Rejection> {
-        Err(Rejection::unresolvable("node(s) do not support resource claims"))
+    fn queueing_hint(event: &Event<'_>, pod: &PodInfo) -> bool {
+        hints::queueing_hint(event, pod)
+    }
+
+    fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
+        let pod = snapshot.pod;
+        if pod.resource_claims.is_empty() && pod.served_requests.is_none() {
+            return None;
+        }
+        let devices = snapshot.listers.devices().cloned().unwrap_or_default();
+        let cycle = cycle::ClaimCycle::new(pod, &devices)?;
+        Some(Self { cycle: Arc::new(cycle) })
+    }
+
+    fn verdict(&self) -> Result<(), Rejection> {
+        self.cycle.verdict.clone()
+    }
+
+    fn filter(&self, _: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        self.cycle.filter(node)
+    }
+
+    fn release(&self, pod: &PodInfo) -> Option<ClaimRelease> {
+        self.cycle.release(pod)
+    }
+
+    fn scores_after_filter(&self) -> bool {
+        true
+    }
+
+    fn score(&self, _: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        self.cycle.score(node)
+    }
+
+    fn normalize_score(&self, scores: &mut [i64]) {
+        score::normalize(scores);
+    }
+
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) -> Result<(), Rejection> {
+        writes.push(PreBind::BindClaims(Arc::new(self.cycle.reserve(node)?)));
+        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 
+use api::k8s::api::resource::v1::DeviceClass;
+
 use crate::event::Event;
 use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
 use crate::node_info::NodeInfo;
+use crate::pod_claims::{IMPLICIT_PREFIX, may_be_served};
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
 
@@ -14,8 +17,12 @@ pub(super) struct NodeResourcesFit;
 impl Plugin for NodeResourcesFit {
     const NAME: &'static str = "NodeResourcesFit";
 
-    fn queueing_hint(event: &Event<'_>, _: &PodInfo) -> bool {
-        matches!(event, Event::Node | Event::AssignedPodDelete(_))
+    fn queueing_hint(event: &Event<'_>, pod: &PodInfo) -> bool {
+        match event {
+            Event::Node | Event::AssignedPodDelete(_) => true,
+            Event::DeviceClass { old, new } => serves(pod, *old, new),
+            _ => false,
+        }
     }
 
     fn pre_filter(_: &Snapshot<'_>) -> Option<Self> {
@@ -23,7 +30,11 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
-        fit(snapshot.pod, node)
+        let devices = snapshot.listers.devices();
+        let is_served = |name: &str| {
+            may_be_served(name) && devices.is_some_and(|d| d.classes().serving(name).is_some())
+        };
+        fit(snapshot.pod, node, &is_served)
     }
 
     fn pre_score(_: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
@@ -35,7 +46,22 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-fn fit(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
+/// Whether the new version of a class serves a resource that the pod requests, and the old one did
+/// not.
+fn serves(pod: &PodInfo, old: Option<&DeviceClass>, new: &DeviceClass) -> bool {
+    let explicit = |class: &DeviceClass| class.spec.as_ref()?.extended_resource_name.clone();
+    if old.is_some_and(|old| explicit(old) == explicit(new)) {
+        return false;
+    }
+    let name = new.metadata.name.as_deref().unwrap_or_default();
+    let implicit = old.is_none().then(|| format!("{IMPLICIT_PREFIX}{name}"));
+    let mut names = implicit.into_iter().chain(explicit(new));
+    names.any(|name| pod.requests.get(&name) > 0)
+}
+
+/// Whether the node has what the pod requests. Resources that a device class serves are left to
+/// DynamicResources, unless the node has them, too.
+fn fit(pod: &PodInfo, node: &NodeInfo, is_served: &dyn Fn(&str) -> bool) -> Result<(), Rejection> {
     let mut reasons: Vec<Cow<'static, str>> = Vec::new();
     let mut unresolvable = false;
     if node.pods.len() as i64 + 1 > node.allocatable.pods {
@@ -44,6 +70,9 @@ fn fit(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
     for (name, requested) in pod.requests.iter().filter(|(_, requested)| *requested > 0) {
         let allocatable = node.allocatable.get(name);
         if requested > allocatable - node.requested.get(name) {
+            if allocatable <= 0 && is_served(name) {
+                continue;
+            }
             reasons.push(match name {
                 "cpu" => "Insufficient cpu".into(),
                 "memory" => "Insufficient memory".into(),
@@ -52,7 +81,11 @@ fn fit(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
             unresolvable |= requested > allocatable;
         }
     }
-    if reasons.is_empty() { Ok(()) } else { Err(Rejection { plugin: "", reasons, unresolvable }) }
+    if reasons.is_empty() {
+        Ok(())
+    } else {
+        Err(Rejection { plugin: "", reasons, unresolvable, is_error: false })
+    }
 }
 
 /// Mean of the free shares of CPU and memory, 0 to 100 (strategy `LeastAllocated`).
@@ -99,10 +132,35 @@ mod tests {
 
     #[test]
     fn rejection_names_every_insufficient_resource() {
-        let rejection = fit(&pod(500), &node(400, 0)).unwrap_err();
+        let rejection = fit(&pod(500), &node(400, 0), &|_| false).unwrap_err();
         assert_eq!(rejection.reasons, ["Too many pods", "Insufficient cpu"]);
         assert!(rejection.unresolvable);
-        assert!(fit(&pod(400), &node(400, 1)).is_ok());
+        assert!(fit(&pod(400), &node(400, 1), &|_| false).is_ok());
+    }
+
+    /// Rows of upstream's `noderesources/fit_test.go` with extended resources.
+    #[test]
+    fn resources_that_a_device_class_serves_do_not_need_to_be_on_the_node() {
+        let name = "example.com/gpu";
+        let with = |resources: Resources, gpus: i64| Resources {
+            others: [(name.to_owned(), gpus)].into(),
+            ..resources
+        };
+        let mut wants = pod(0);
+        wants.requests = with(wants.requests, 2);
+        for (gpus, is_served, expected) in [
+            (None, false, false),
+            (None, true, true),
+            (Some(0), true, true),
+            (Some(1), true, false),
+        ] {
+            let mut node = node(400, 1);
+            if let Some(gpus) = gpus {
+                node.allocatable = with(node.allocatable, gpus);
+            }
+            let fits = fit(&wants, &node, &|served| is_served && served == name).is_ok();
+            assert_eq!(fits, expected, "{gpus:?} {is_served}");
+        }
     }
 
     #[test]

@@ -85,8 +85,9 @@ impl Plugin for VolumeBinding {
         self.plan(node).map(drop)
     }
 
-    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) {
+    fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) -> Result<(), Rejection> {
         writes.extend(self.plan(node).unwrap_or_default());
+        Ok(())
     }
 }
 

@@ -1,0 +1,194 @@
+//! CEL selectors of devices: compiled programs, and their evaluation for a device
+//! (`k8s.io/dynamic-resource-allocation/cel`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use api::expressions::devices as expressions;
+use api::k8s::api::resource::v1::DeviceAttribute;
+use kcel::{Error, Host, Program, Value, Variables};
+use parking_lot::Mutex;
+
+use super::slice::Device;
+
+/// Most compiled expressions that are kept. There are a handful of classes, and requests of the
+/// same kind of workload have the same selectors.
+const PROGRAMS_MAX: usize = 128;
+
+/// Evaluations of deeper expressions need more stack than the threads of workers have.
+const CALLER_STACK_DEPTH_MAX: usize = 40;
+/// Stack size, in bytes, of the thread for deep expressions.
+const STACK_BYTES: usize = 32 << 20;
+
+/// Appended to errors about missing attributes (`EnhanceRuntimeError`).
+const MISSING_KEY_HINT: &str = ". consider using CEL optional chaining (.? followed by orValue()) \
+                                or guarding the check with has() for optional fields";
+
+/// Why a selector has no result; the texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SelectorError {
+    #[error("CEL compile error: {0}")]
+    Compile(String),
+    #[error("CEL runtime error: {0}")]
+    Runtime(String),
+}
+
+#[derive(Debug, Default)]
+struct Programs {
+    /// Each program with the number of its last use.
+    by_expression: HashMap<String, (Arc<Program>, u64)>,
+    uses: u64,
+}
+
+/// Compiled selectors; at most [`PROGRAMS_MAX`], of which the least recently used one is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Selectors {
+    programs: Mutex<Programs>,
+}
+
+impl Selectors {
+    /// Whether the device satisfies the expression.
+    ///
+    /// # Errors
+    ///
+    /// The expression does not compile, or fails for this device.
+    pub(crate) fn matches(&self, expression: &str, device: &Device) -> Result<bool, SelectorError> {
+        let program = self.program(expression)?;
+        evaluate(&program, device).map_err(|text| {
+            let hint = if text.contains("no such key:") { MISSING_KEY_HINT } else { "" };
+            SelectorError::Runtime(format!("{text}{hint}"))
+        })
+    }
+
+    /// Compiles an expression unless that was done before; errors are not kept.
+    fn program(&self, expression: &str) -> Result<Arc<Program>, SelectorError> {
+        let mut programs = self.programs.lock();
+        programs.uses += 1;
+        let now = programs.uses;
+        if let Some((program, used)) = programs.by_expression.get_mut(expression) {
+            *used = now;
+            return Ok(Arc::clone(program));
+        }
+        let compiled = expressions::selector(expression);
+        let program = compiled.map_err(|fault| SelectorError::Compile(fault.to_string()))?;
+        if programs.by_expression.len() >= PROGRAMS_MAX {
+            let oldest = programs.by_expression.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(expression, _)| expression.clone()) {
+                programs.by_expression.remove(&oldest);
+            }
+        }
+        let program = Arc::new(program);
+        programs.by_expression.insert(expression.to_owned(), (Arc::clone(&program), now));
+        Ok(program)
+    }
+}
+
+fn evaluate(program: &Program, device: &Device) -> Result<bool, String> {
+    let value = device.value.get_or_init(|| variable(device)).clone()?;
+    let run = || {
+        let mut budget = expressions::COST_MAX;
+        program.eval(&Variables(vec![("device", value)]), &mut budget)
+    };
+    let result = if program.depth() <= CALLER_STACK_DEPTH_MAX { run() } else { on_stack(run) };
+    let result = result.map_err(|error| error.to_string())?;
+    result.as_bool().ok_or_else(|| {
+        let of = result.type_name();
+        format!("CEL result of type {of} could not be converted to bool: {}", unconverted(&result))
+    })
+}
+
+fn on_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let failed = || Error::new("the expression could not be evaluated: no thread");
+        thread.spawn_scoped(scope, run).map_err(|_| failed())?.join().map_err(|_| failed())?
+    })
+}
+
+/// The text of cel-go for a value that is converted to Go's `bool`.
+fn unconverted(value: &Value<'_>) -> String {
+    match value {
+        Value::Int(_) => "unsupported type conversion from 'int' to bool".into(),
+        Value::Uint(_) => "unsupported type conversion from 'uint' to bool".into(),
+        Value::String(_) => "unsupported native conversion from string to 'bool'".into(),
+        Value::Double(_) => "type conversion error from Double to 'bool'".into(),
+        Value::Bytes(_) => "type conversion error from Bytes to 'bool'".into(),
+        Value::List(_) => "type conversion error from list to 'bool'".into(),
+        Value::Map(_) => "type conversion error from map to 'bool'".into(),
+        Value::Host(_) => {
+            let name = value.type_name();
+            let name = name.rsplit('.').next().unwrap_or(name);
+            format!("type conversion error from '{name}' to 'bool'")
+        }
+        other => format!("type conversion error from '{}' to 'bool'", other.type_name()),
+    }
+}
+
+/// Domain and identifier of a qualified name; names without domain have the driver as domain.
+fn split<'a>(name: &'a str, driver: &'a str) -> (&'a str, &'a str) {
+    name.split_once('/').unwrap_or((driver, name))
+}
+
+type ByDomain = BTreeMap<Arc<str>, Vec<(Arc<str>, Value<'static>)>>;
+
+fn by_domain(all: ByDomain) -> Value<'static> {
+    let domains = all.into_iter().map(|(domain, entries)| (domain, Value::map(entries)));
+    // An unknown domain is an empty map.
+    Value::map_with_default(domains, Value::map([]))
+}
+
+/// The variable `device`.
+fn variable(device: &Device) -> Result<Value<'static>, String> {
+    let driver = &device.id.pool.driver;
+    let mut attributes = ByDomain::new();
+    for (name, attribute) in &device.attributes {
+        let value = value(attribute).map_err(|error| format!("attribute {name}: {error}"))?;
+        let (domain, id) = split(name, driver);
+        attributes.entry(domain.into()).or_default().push((id.into(), value));
+    }
+    let mut capacity = ByDomain::new();
+    for (name, entry) in &device.capacity {
+        let quantity = Host::quantity(&entry.text).map_err(|error| error.to_string())?;
+        let (domain, id) = split(name, driver);
+        capacity.entry(domain.into()).or_default().push((id.into(), Value::Host(quantity)));
+    }
+    Ok(Value::map([
+        ("driver".into(), Value::text(Arc::clone(driver))),
+        ("allowMultipleAllocations".into(), Value::Bool(device.is_shareable)),
+        ("attributes".into(), by_domain(attributes)),
+        ("capacity".into(), by_domain(capacity)),
+    ]))
+}
+
+fn value(attribute: &DeviceAttribute) -> Result<Value<'static>, String> {
+    let version = |text: &String| match Host::version(text) {
+        Ok(version) => Ok(Value::Host(version)),
+        Err(error) => Err(format!("parse semantic version: {error}")),
+    };
+    if let Some(ints) = &attribute.ints {
+        return Ok(Value::list(ints.iter().copied().map(Value::Int).collect()));
+    }
+    if let Some(bools) = &attribute.bools {
+        return Ok(Value::list(bools.iter().copied().map(Value::Bool).collect()));
+    }
+    if let Some(strings) = &attribute.strings {
+        return Ok(Value::list(strings.iter().map(|s| Value::text(s.as_str())).collect()));
+    }
+    if let Some(versions) = &attribute.versions {
+        return Ok(Value::list(versions.iter().map(version).collect::<Result<_, _>>()?));
+    }
+    if let Some(int) = attribute.int {
+        return Ok(Value::Int(int));
+    }
+    if let Some(bool) = attribute.bool {
+        return Ok(Value::Bool(bool));
+    }
+    if let Some(string) = &attribute.string {
+        return Ok(Value::text(string.as_str()));
+    }
+    attribute
+        .version
+        .as_ref()
+        .map(version)
+        .unwrap_or_else(|| Err("unsupported attribute value".into()))
+}
