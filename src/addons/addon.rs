@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::ObjectReference;
 use client::events::EventType;
 use client::{Client, DeleteOptions, Error, EventRecorder, Patch};
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 /// The namespace of all Addons.
 pub(crate) const NAMESPACE: &str = "kube-system";
@@ -170,7 +171,7 @@ impl Addons {
         if kinds.is_subset(&addon.kinds) {
             return Ok(());
         }
-        let all: BTreeSet<_> = addon.kinds.union(kinds).cloned().collect();
+        let all: BTreeSet<_> = addon.kinds.union(kinds).cloned().collect_set();
         self.patch(addon, &json!({"metadata": {"annotations": {KINDS: format_kinds(&all)}}})).await
     }
 

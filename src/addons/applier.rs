@@ -6,6 +6,7 @@ use client::{
     Client, DeleteOptions, Discovery, Error, ListOptions, Patch, Propagation, ServedKind,
 };
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use crate::addon::VersionedKind;
 use crate::config::AGENT;
@@ -117,7 +118,7 @@ pub(crate) async fn resolve(
         }
         manifest.kinds.insert(kind);
     }
-    manifest.objects.sort_by_key(ResolvedObject::rank);
+    manifest.objects.compact_sort_by_key(ResolvedObject::rank);
     Ok(manifest)
 }
 

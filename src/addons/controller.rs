@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use base::{Backoff, Kind, Problems, Shutdown, Tasks, clock};
 use client::{Client, Discovery, EventRecorder};
+use sorting::CollectOrdered as _;
 
 use crate::addon::{Addons, VersionedKind};
 use crate::applier;
@@ -100,7 +101,7 @@ impl Controller {
         if let Ok(Err(error)) = staged.await {
             self.report_folder(&format!("lacks manifests of kube-lite: {error}"));
         }
-        packaged::FILES.iter().map(|file| OsString::from(file.name)).collect()
+        packaged::FILES.iter().map(|file| OsString::from(file.name)).collect_set()
     }
 
     fn report_folder(&self, what: &str) {
@@ -223,7 +224,7 @@ impl Controller {
 
     fn missing_kinds(&self) -> BTreeSet<VersionedKind> {
         let failures = self.states.values().filter_map(|state| state.failure.as_ref());
-        failures.flat_map(|failure| failure.missing.iter().cloned()).collect()
+        failures.flat_map(|failure| failure.missing.iter().cloned()).collect_set()
     }
 
     fn retry_missing(&mut self) {

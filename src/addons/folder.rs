@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use sorting::{CollectOrdered as _, CompactSort as _};
+
 use crate::error::FolderError;
 use crate::file::Fingerprint;
 use crate::limits::{DEPTH_MAX, FILES_MAX};
@@ -66,7 +68,7 @@ pub(crate) fn list(base: &Path, disabled: &BTreeSet<String>) -> Listing {
     let names = entries.keys().filter_map(|path| path.file_name()?.to_str());
     // As in k3s, a `.skip` file applies to files of its name in every folder.
     let skipped: BTreeSet<String> =
-        names.filter_map(|name| Some(name.strip_suffix(SKIP)?.to_owned())).collect();
+        names.filter_map(|name| Some(name.strip_suffix(SKIP)?.to_owned())).collect_set();
     for (path, (fingerprint, is_linked)) in entries {
         let relative = path.strip_prefix(base).unwrap_or(&path).to_owned();
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -95,7 +97,7 @@ impl Walk<'_> {
         };
         // Sorted, so that the same files are left out whenever there are too many.
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
+        paths.compact_sort();
         for path in paths {
             // Hidden files: editors write them, and mounted ConfigMaps consist of hidden folders.
             if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {

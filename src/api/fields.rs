@@ -10,6 +10,7 @@ mod error;
 use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 pub use element::Element;
 use element::compare_texts;
@@ -66,7 +67,7 @@ impl Set {
         if sorted {
             return Self { nodes };
         }
-        nodes.sort_by(|a, b| a.element.compare(&b.element));
+        nodes.compact_sort_by(|a, b| a.element.compare(&b.element));
         let mut joined: Vec<Node> = Vec::with_capacity(nodes.len());
         // Merged children are sorted once at the end, so that the cost does not grow with the
         // number of equal elements.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::{Map, Value, json};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 pub use self::custom::CustomSchema;
 pub use self::gnostic::NotEncodable;
@@ -226,7 +227,7 @@ fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<Type
     let named = operations.iter().flat_map(|o| {
         o.body.iter().map(|b| b.0.as_str()).chain(o.responses.iter().filter_map(|r| r.1.as_deref()))
     });
-    let mut found: BTreeSet<TypeId> = named.filter_map(|name| schema.by_name(name)).collect();
+    let mut found: BTreeSet<TypeId> = named.filter_map(|name| schema.by_name(name)).collect_set();
     if operations.iter().any(|o| o.custom) {
         found.extend(custom::REFERRED.iter().filter_map(|name| schema.by_name(name)));
     }
@@ -254,7 +255,7 @@ fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
         list.push(gvk);
     }
     for list in kinds.values_mut() {
-        list.sort();
+        list.compact_sort();
         list.dedup();
     }
     kinds

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use crate::object::Gvk;
 
@@ -177,7 +178,7 @@ impl Type {
     /// Creates a type with these fields.
     pub fn new(name: Arc<str>, fields: Vec<Field>) -> Self {
         let mut index: Vec<u32> = (0_u32..).take(fields.len()).collect();
-        index.sort_by_key(|i| fields.get(*i as usize).map(|f| Arc::clone(&f.json)));
+        index.compact_sort_by_key(|i| fields.get(*i as usize).map(|f| Arc::clone(&f.json)));
         let proto = proto::layout(&fields);
         Self { name, fields, open: false, atomic: false, index: index.into(), proto }
     }

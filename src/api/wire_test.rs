@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::codec;
 use crate::object::Gvk;
@@ -158,7 +159,7 @@ fn timeless(mut object: Value) -> Value {
         for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
             entry.remove("time");
         }
-        entries.sort_by_key(ToString::to_string);
+        entries.compact_sort_by_key(ToString::to_string);
     }
     object
 }
@@ -166,7 +167,7 @@ fn timeless(mut object: Value) -> Value {
 /// Returns the sorted lines of an error.
 fn unordered(said: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = said.lines().collect();
-    lines.sort_unstable();
+    lines.compact_sort();
     lines
 }
 

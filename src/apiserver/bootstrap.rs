@@ -9,6 +9,7 @@ use api::{Gvr, Status};
 use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::authz::rule::{Rule, missing};
 
@@ -310,7 +311,7 @@ fn published(settings: &Settings) -> Vec<String> {
         .copied()
         .filter(|ip| ip.is_ipv4() == settings.service_ip.is_ipv4() && !ip.is_loopback())
         .collect();
-    addresses.sort();
+    addresses.compact_sort();
     addresses.dedup();
     addresses.iter().map(ToString::to_string).collect()
 }

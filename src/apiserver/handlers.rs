@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use api::Status;
 use http::{Method, Request, Response, StatusCode};
+use sorting::CompactSort as _;
 
 use crate::aggregator::openapi;
 use crate::metrics::exposition;
@@ -341,7 +342,7 @@ fn root_paths(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> 
     if inner.parts.token_issuer.as_ref().is_some_and(|issuer| issuer.discovery().is_some()) {
         paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
     }
-    paths.sort();
+    paths.compact_sort();
     crate::response::encode::plain_json(headers, query, &serde_json::json!({"paths": paths}))
 }
 

@@ -11,6 +11,7 @@ use std::hash::BuildHasherDefault;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sorting::CompactSort as _;
 
 /// Maximum number of series of a family; further label sets are dropped, so that client-chosen
 /// names cannot fill memory.
@@ -241,7 +242,7 @@ impl Family {
         let series = self.series.lock();
         let Some(series) = series.as_ref() else { return };
         let mut cells: Vec<&Cell> = series.values().collect();
-        cells.sort_by(|a, b| a.labels.cmp(&b.labels));
+        cells.compact_sort_by(|a, b| a.labels.cmp(&b.labels));
         let kind = match self.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",

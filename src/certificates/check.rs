@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use api::k8s::jiff::Timestamp;
 use base::pki::{self, CertificateInfo};
+use sorting::CompactSort as _;
 
 use crate::command_line::CheckOutput;
 use crate::error_catalogue::{CERTIFICATE_COMMAND, CommandError};
@@ -49,7 +50,7 @@ pub(super) fn files(data_dir: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.retain(|path| path.extension().is_some_and(|end| end == "crt"));
-        paths.sort();
+        paths.compact_sort();
         files.extend(paths.into_iter().take(FILES_MAX));
     }
     files

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::flags::Flags;
 use super::merge::Notes;
@@ -43,7 +44,7 @@ fn drop_ins(main: &Path) -> Vec<PathBuf> {
     let is_yaml = |path: &PathBuf| path.extension().is_some_and(|e| e == "yaml" || e == "yml");
     let mut files: Vec<PathBuf> =
         entries.filter_map(|e| e.ok().map(|e| e.path())).filter(is_yaml).collect();
-    files.sort();
+    files.compact_sort();
     files
 }
 

@@ -3,6 +3,7 @@
 use super::flags::{FlagState, flag_state};
 use super::no_effect;
 use client::proxy::EnvironmentProxies;
+use sorting::CompactSort as _;
 
 /// Flag and the variable's name without its prefix.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
@@ -66,7 +67,7 @@ pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
         (!known).then(|| format!("{name}: is not a setting of kube-lite"))
     };
     let mut found: Vec<String> = names.filter_map(explain).collect();
-    found.sort();
+    found.compact_sort();
     found
 }
 

@@ -14,6 +14,7 @@ use client::{Client, DeleteOptions, HttpsTransport, Kubeconfig, ListOptions};
 use cluster::token::files::TokenFiles;
 use cluster::token::{Credentials, Secret, bootstrap_parts, new_bootstrap, parse};
 use serde_json::json;
+use sorting::CompactSort as _;
 
 use super::{Command, Environment, Output, block_on, install_tls};
 use crate::command_line::{
@@ -182,7 +183,7 @@ async fn list(args: &ListArgs, settings: &Settings) -> Result<String, CommandErr
     let options = ListOptions { fields: &fields, ..ListOptions::default() };
     let secrets = client.list::<SecretObject>(NAMESPACE, &options).await.map_err(failed)?;
     let mut all: Vec<TokenRow> = secrets.iter().filter_map(token_row).collect();
-    all.sort_by(|a, b| a.token.cmp(&b.token));
+    all.compact_sort_by(|a, b| a.token.cmp(&b.token));
     if args.output == StatusOutput::Json {
         let all: Vec<_> = all
             .iter()

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
 use proto::mvccpb;
+use sorting::CompactSort as _;
 use store::{KeyRange, KeyValue, Revision};
 use tonic::Status;
 
@@ -131,9 +132,9 @@ impl RangePlan {
             };
             // Equal keys stay in key order in both directions.
             if self.order == SortOrder::Descend {
-                kvs.sort_by(|a, b| compare(b, a));
+                kvs.compact_sort_by(|a, b| compare(b, a));
             } else {
-                kvs.sort_by(compare);
+                kvs.compact_sort_by(compare);
             }
         }
         let cut = self.limit > 0 && kvs.len() > self.limit;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sorting::CompactSort as _;
+
 use crate::budget::Budget;
 use crate::error::{Failure, RenderError};
 use crate::exec::{Core, execute};
@@ -78,7 +80,9 @@ fn render_here(
 ) -> Result<BTreeMap<String, String>, RenderError> {
     let mut order: Vec<&Source<'_>> = sources.iter().collect();
     // Files of deeper folders first, so that those of the parent chart replace their definitions.
-    order.sort_by_key(|source| std::cmp::Reverse((source.name.matches('/').count(), source.name)));
+    order.compact_sort_by_key(|source| {
+        std::cmp::Reverse((source.name.matches('/').count(), source.name))
+    });
     let mut templates = Templates::new();
     for source in &order {
         let parsed = parse::parse(source.name, source.text, functions::find)

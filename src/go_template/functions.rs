@@ -22,6 +22,7 @@ mod urls;
 mod versions;
 mod words;
 
+use sorting::CompactSort as _;
 pub use versions::{Constraints, Version};
 
 use std::collections::HashMap;
@@ -64,6 +65,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Function> {
 /// The names of all functions, sorted.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<_> = BY_NAME.keys().copied().collect();
-    names.sort_unstable();
+    names.compact_sort();
     names
 }

@@ -11,6 +11,7 @@ use api::Gvr;
 use client::{Client, DeleteOptions, Discovery, Error, Propagation, ServedKind};
 use http::Method;
 use serde_json::{Map, Value, json};
+use sorting::CollectOrdered as _;
 
 /// The field manager of Helm: the name of its program.
 pub(crate) const FIELD_MANAGER: &str = "helm";
@@ -326,7 +327,7 @@ impl Cluster<'_> {
         earlier: &[Target],
         targets: &[Target],
     ) -> Result<(), ClusterError> {
-        let kept: BTreeSet<_> = targets.iter().map(Target::key).collect();
+        let kept: BTreeSet<_> = targets.iter().map(Target::key).collect_set();
         for target in earlier.iter().filter(|target| !kept.contains(&target.key())) {
             let Some(existing) = self.get(target).await? else { continue };
             if !crate::manifest::is_kept(&existing) {

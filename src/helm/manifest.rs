@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use crate::release::{Hook, HookExecution};
 use crate::yaml;
@@ -159,8 +160,8 @@ pub fn sort(files: &BTreeMap<String, String>) -> Result<(Vec<Hook>, Vec<Document
             }
         }
     }
-    hooks.sort_by(|a, b| by_kind(&a.kind, &b.kind, INSTALL_ORDER));
-    documents.sort_by(|a, b| by_kind(a.kind(), b.kind(), INSTALL_ORDER));
+    hooks.compact_sort_by(|a, b| by_kind(&a.kind, &b.kind, INSTALL_ORDER));
+    documents.compact_sort_by(|a, b| by_kind(a.kind(), b.kind(), INSTALL_ORDER));
     Ok((hooks, documents))
 }
 
@@ -171,7 +172,7 @@ pub fn sort(files: &BTreeMap<String, String>) -> Result<(Vec<Hook>, Vec<Document
 pub fn to_remove(manifest: &str) -> Result<(Vec<Document>, Vec<Document>), ManifestError> {
     let files = BTreeMap::from([("manifest".to_owned(), manifest.to_owned())]);
     let (_, mut documents) = sort(&files)?;
-    documents.sort_by(|a, b| by_kind(a.kind(), b.kind(), UNINSTALL_ORDER));
+    documents.compact_sort_by(|a, b| by_kind(a.kind(), b.kind(), UNINSTALL_ORDER));
     Ok(documents.into_iter().partition(|document| !is_kept(&document.object)))
 }
 

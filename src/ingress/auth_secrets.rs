@@ -8,6 +8,7 @@ use api::k8s::api::core::v1::Secret;
 use api::k8s::api::networking::v1::Ingress;
 use base::Tasks;
 use client::{Client, Informer, Informers, Scope, gvr_of};
+use sorting::CollectOrdered as _;
 
 use crate::objects::annotations;
 use crate::objects::ingress::Classes;
@@ -28,7 +29,7 @@ pub(crate) fn wanted(ingresses: &[Ingress], classes: &Classes) -> BTreeSet<Name>
         let name = settings.auth.secret(namespace).filter(|_| settings.auth.is_on())?;
         Some((namespace.to_owned(), name.to_owned()))
     });
-    names.take(SECRETS_MAX).collect()
+    names.take(SECRETS_MAX).collect_set()
 }
 
 /// Secrets by name, with the tasks that follow each.

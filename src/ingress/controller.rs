@@ -12,6 +12,7 @@ use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
 use client::{Client, Error, EventRecorder, Informer, Informers, Patch, Scope, gvr_of};
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 use tokio::sync::Notify;
 
 use crate::auth_secrets::{self, AuthSecrets};
@@ -213,7 +214,7 @@ impl Controller {
         let mut registry = BackendRegistry::default();
         let compiled = compile(ingresses.to_vec(), classes, self, &mut registry);
         let key = |p: &Problem| (p.namespace.clone(), p.name.clone(), p.message.clone());
-        let now: BTreeSet<_> = compiled.problems.iter().map(key).collect();
+        let now: BTreeSet<_> = compiled.problems.iter().map(key).collect_set();
         for (namespace, name, message) in now.difference(&self.reported) {
             let is_meant = |i: &&Ingress| {
                 i.metadata.namespace.as_deref() == Some(namespace)

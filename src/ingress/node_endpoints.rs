@@ -8,6 +8,7 @@ use api::k8s::api::discovery::v1::EndpointSlice;
 use client::informer::decode;
 use client::{Change, Client, DeleteOptions, Error, Informer, Patch, gvr_of};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 /// Addresses of one EndpointSlice (`MaxEndpointsPerSlice`).
 const ENDPOINTS_MAX: usize = 1000;
@@ -53,7 +54,7 @@ impl NodeService<'_> {
     fn slices(&self, nodes: &[Node]) -> BTreeMap<String, Value> {
         let mut families: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
         let mut known: Vec<_> = nodes.iter().filter_map(endpoint).collect();
-        known.sort();
+        known.compact_sort();
         for (name, address, ready) in known {
             let family = if address.contains(':') { "IPv6" } else { "IPv4" };
             families.entry(family).or_default().push(json!({

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use sorting::CompactSort as _;
+
 /// The code points of an expression, and the offsets of its lines.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -89,7 +91,7 @@ impl CompileError {
     pub(crate) fn new(source: &Source, mut faults: Vec<Fault>) -> CompileError {
         let count = faults.len();
         faults.truncate(FAULTS_MAX);
-        faults.sort_by_key(|fault| fault.location);
+        faults.compact_sort_by_key(|fault| fault.location);
         let mut shown: Vec<String> = faults.iter().map(|fault| show(source, fault)).collect();
         if count > FAULTS_MAX {
             shown.push(format!("{} more errors were truncated", count - FAULTS_MAX));

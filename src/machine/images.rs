@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use node::Snapshotter;
 use node::runtime::registries::{self, Registries, RegistryOptions};
 use settings::ClusterSettings;
+use sorting::CompactSort as _;
 
 use crate::command_line::{ImageArgs, NodeArgs};
 use crate::error_catalogue::{CommandError, invalid_flag};
@@ -118,7 +119,7 @@ fn pause_image(images: &ImageArgs, cluster: &ClusterSettings) -> Option<String> 
 fn extra_registries(images: &ImageArgs, cluster: &ClusterSettings) -> Vec<String> {
     let mut all = images.airgap_extra_registry.clone();
     all.extend(cluster.system_default_registry.clone());
-    all.sort();
+    all.compact_sort();
     all.dedup();
     all
 }

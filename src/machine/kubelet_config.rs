@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use component_config::strict_config::{ConfigDocument, DocumentError};
 use node::EvictionThresholds;
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use crate::command_line::components::PlacedArgument;
 use crate::command_line::components::kubelet_config::{EVICTION_HARD, FIELDS, Field, Form};
@@ -227,7 +228,7 @@ fn list(folder: &Path, depth: usize, out: &mut Vec<PathBuf>) -> Result<(), Kubel
             return Err(limit("contains more than 256 files"));
         }
     }
-    entries.sort();
+    entries.compact_sort();
     for (path, is_folder) in entries {
         if is_folder {
             list(&path, depth + 1, out)?;

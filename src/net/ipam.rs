@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use sorting::CompactSort as _;
 
 use crate::proxy::rules::HostPort;
 use settings::addr::Cidr;
@@ -163,7 +164,7 @@ impl Ipam {
             }
         }
         let mut kept = read_all(directory, KEPT)?;
-        kept.sort_by_key(|(written, _)| *written);
+        kept.compact_sort_by_key(|(written, _)| *written);
         this.kept = kept.into_iter().map(|(_, lease)| lease).collect();
         let taken = |l: &Lease| l.addresses.iter().any(|a| this.used.contains(a));
         let stale: Vec<Lease> = this.kept.iter().filter(|l| taken(l)).cloned().collect();

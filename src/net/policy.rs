@@ -29,6 +29,7 @@ use api::{Gvr, ObjectKey};
 use base::{Backoff, Problems, Shutdown, Tasks};
 use client::{Change, Client, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
+use sorting::CollectOrdered as _;
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, Error};
@@ -461,7 +462,7 @@ impl Policies {
         if nodes {
             let told = self.nodes.list("").into_iter().filter_map(|n| n.status?.addresses);
             let now: BTreeSet<IpAddr> =
-                told.flatten().filter_map(|a| a.address.parse().ok()).collect();
+                told.flatten().filter_map(|a| a.address.parse().ok()).collect_set();
             self.stale |= now != self.node_addresses;
             self.node_addresses = now;
         }

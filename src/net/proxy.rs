@@ -24,6 +24,7 @@ use api::k8s::api::discovery::v1::{Endpoint, EndpointSlice};
 use api::k8s::api::networking::v1::ServiceCIDR;
 use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Informer, Informers};
+use sorting::{CollectOrdered as _, CompactSort as _};
 use tokio::sync::watch;
 
 use crate::config::{Config, Error};
@@ -289,7 +290,7 @@ impl Proxy {
             let specs = self.ranges.list("").into_iter().filter_map(|r| r.spec?.cidrs);
             blocks.extend(specs.flatten().filter_map(|b| b.parse::<settings::Cidr>().ok()));
         }
-        blocks.sort();
+        blocks.compact_sort();
         blocks.dedup();
         for table in &mut engine.tables {
             let family = table.layout.family;
@@ -340,7 +341,7 @@ impl Proxy {
             .flatten()
             .filter(|e| e.local && e.ready)
             .map(|e| e.address)
-            .collect();
+            .collect_set();
         let port = service.as_ref().and_then(services::health_check_port);
         self.checks.set(namespace, name, port, local.len());
         for table in &mut engine.tables {

@@ -28,6 +28,7 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::api::storage::v1::{CSIDriver, CSIDriverSpec};
 use client::{Change, Client, Informer, Informers};
 use parking_lot::Mutex;
+use sorting::CollectOrdered as _;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -157,7 +158,7 @@ impl Csi {
     pub(crate) async fn read_volumes_in_use(&self, status: Option<&core::NodeStatus>) {
         let in_use = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
         let attached = status.and_then(|s| s.volumes_attached.as_ref()).into_iter().flatten();
-        let mut listed: BTreeSet<String> = attached.map(|a| a.name.clone()).collect();
+        let mut listed: BTreeSet<String> = attached.map(|a| a.name.clone()).collect_set();
         listed.extend(in_use);
         let root = self.root.clone();
         let held = base::tasks::blocking(move || record::volumes_of_all_pods(&root)).await;
@@ -235,7 +236,7 @@ fn wake_on_attachments(own_node: &Informer<core::Node>, waiting: WaitingPods) {
     own_node.on_change(move |change| {
         let (Change::Added(object) | Change::Updated { new: object, .. }) = change else { return };
         let Some(node) = client::informer::decode::<core::Node>(object) else { return };
-        let now: BTreeSet<String> = attachment::attached(&node).map(str::to_owned).collect();
+        let now: BTreeSet<String> = attachment::attached(&node).map(str::to_owned).collect_set();
         let mut attached = attached.lock();
         if *attached != now {
             *attached = now;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use sorting::CompactSort as _;
+
 /// Properties that do not change while the agent runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machine {
@@ -37,7 +39,7 @@ pub(crate) fn huge_pages() -> Vec<(i64, i64)> {
         let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
         out.push((size, count.and_then(|t| t.trim().parse::<i64>().ok()).unwrap_or(0)));
     }
-    out.sort_unstable();
+    out.compact_sort();
     out
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::cells::{
     age, annotation, at, containers, count, deleted, integer, joined, labels, list, name, quantity,
@@ -308,7 +309,7 @@ pub(super) fn load_balancer(o: &Value) -> String {
         .map(|i| text_or(i, &["ip"], text(i, &["hostname"])))
         .filter(|a| !a.is_empty())
         .collect();
-    all.sort_unstable();
+    all.compact_sort();
     all.dedup();
     all.join(",")
 }

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::cells::{
     age, at, condition, count, created_at, flag, is_true, joined, list, name, text,
@@ -132,7 +133,7 @@ fn definition(o: &Value, _: Timestamp) -> Vec<Value> {
             )
         })
         .collect();
-    versions.sort_unstable();
+    versions.compact_sort();
     vec![
         name(o),
         text(o, &["spec", "scope"]).into(),

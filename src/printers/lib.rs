@@ -20,6 +20,7 @@ mod tests;
 use api::Gvk;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use sorting::CompactSort as _;
 
 pub use cells::human_duration;
 pub use custom::{CustomColumns, UnsupportedColumn};
@@ -129,7 +130,7 @@ pub fn render(
     let mut order: Vec<&Value> = objects.iter().collect();
     let is = |group: &str, kind: &str| *gvk.group == *group && *gvk.kind == *kind;
     if options.list && is("flowcontrol.apiserver.k8s.io", "FlowSchema") {
-        order.sort_by_key(|o| policy::flow_schema_order(o));
+        order.compact_sort_by_key(|o| policy::flow_schema_order(o));
     }
     let default_class = (options.list && is("storage.k8s.io", "StorageClass"))
         .then(|| storage::default_class(objects))

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use sorting::CompactSort as _;
+
 use crate::sample::PodKey;
 use crate::usage::RESOLUTION;
 
@@ -112,7 +114,7 @@ impl History {
                 points: ring.points.iter().map(|p| (*p != GAP).then_some(*p)).collect(),
             })
             .collect();
-        all.sort_by(|a, b| a.subject.cmp(&b.subject));
+        all.compact_sort_by(|a, b| a.subject.cmp(&b.subject));
         all
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::{Mutex, RwLock};
+use sorting::CollectOrdered as _;
 
 use crate::history::{History, HistoryPoint, Series, Subject};
 use crate::sample::{Containers, PodKey, Point, Sample};
@@ -100,7 +101,7 @@ fn begin(new: &Sample, old: &NodeSamples) -> Sample {
         let found: Containers = containers.iter().filter_map(of_container).collect();
         (!found.is_empty()).then(|| (pod.clone(), found))
     };
-    let pods: BTreeMap<PodKey, Containers> = new.pods.iter().filter_map(of_pod).collect();
+    let pods: BTreeMap<PodKey, Containers> = new.pods.iter().filter_map(of_pod).collect_map();
     Sample { node: new.node.as_ref().and_then(of_node), pods }
 }
 

@@ -9,6 +9,7 @@ use api::k8s::api::core::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, Time};
 use client::labels::Labels;
+use sorting::CollectOrdered as _;
 
 use crate::pod_claims::{ContainerRequests, PodClaim, pod_claims, served_requests};
 use crate::resources::Resources;
@@ -48,7 +49,8 @@ impl AffinityTerm {
     /// Converts a term of `pod`.
     fn new(term: &PodAffinityTerm, pod: &Pod) -> Self {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+        let mut namespaces: BTreeSet<String> =
+            term.namespaces.iter().flatten().cloned().collect_set();
         if namespaces.is_empty() && term.namespace_selector.is_none() {
             namespaces.insert(namespace);
         }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use sorting::CompactSort as _;
+
 /// The reasons why a plugin rejects a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rejection {
@@ -71,7 +73,7 @@ impl FitError {
         let rejections = self.rejections.iter().map(|(_, rejection)| rejection);
         let mut all: Vec<&'static str> =
             rejections.chain(&self.pre_filter).map(|rejection| rejection.plugin).collect();
-        all.sort_unstable();
+        all.compact_sort();
         all.dedup();
         all
     }
@@ -85,6 +87,6 @@ pub(crate) fn available_nodes<'a>(nodes: usize, reasons: impl Iterator<Item = &'
         *counts.entry(reason).or_default() += 1;
     }
     let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
-    parts.sort();
+    parts.compact_sort();
     format!("0/{nodes} nodes are available: {}.", parts.join(", "))
 }

@@ -15,6 +15,7 @@ use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use settings::{AddressPool, ClusterSettings};
+use sorting::CollectOrdered as _;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -200,7 +201,7 @@ fn etcd_metrics_listen(args: &ServerArgs, machine: &Machine) -> Vec<SocketAddr> 
 
 /// The names of `--disable`; the one by which k3s's users disable the ingress adds ours.
 fn disabled_components(disable: &[String]) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = disable.iter().cloned().collect();
+    let mut names: BTreeSet<String> = disable.iter().cloned().collect_set();
     if names.contains(INGRESS_OF_K3S) {
         names.insert(INGRESS.to_owned());
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use sorting::CompactSort as _;
+
 use crate::error_catalogue::{CommandError, DATA_DIR};
 
 /// Top-level entries of a data directory of kube-lite.
@@ -51,7 +53,7 @@ fn names(directory: &Path) -> Result<Vec<String>, CommandError> {
     for entry in entries {
         names.push(entry.map_err(bad)?.file_name().to_string_lossy().into_owned());
     }
-    names.sort();
+    names.compact_sort();
     Ok(names)
 }
 

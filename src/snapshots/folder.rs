@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sorting::CompactSort as _;
 
 use super::error::Error;
 use super::zip;
@@ -176,7 +177,7 @@ impl Folder {
 
 /// Sorts snapshots by age, oldest first.
 pub(crate) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
-    snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    snapshots.compact_sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     snapshots
 }
 

@@ -1,6 +1,7 @@
 //! The locations of snapshots: a folder, and optionally an S3 bucket.
 
 use base::tasks::blocking;
+use sorting::CompactSort as _;
 
 use super::s3::secret::SecretReader;
 use super::s3::{self, Bucket, BucketConfig};
@@ -111,7 +112,7 @@ impl SnapshotLocations {
 }
 
 fn distinct(mut names: Vec<String>) -> Vec<String> {
-    names.sort();
+    names.compact_sort();
     names.dedup();
     names
 }

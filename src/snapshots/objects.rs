@@ -10,6 +10,7 @@ use base::{Shutdown, pki};
 use client::events::EventType;
 use client::{Client, DeleteOptions, Error, EventRecorder, ListOptions};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use super::folder::{COMPRESSED, Snapshot};
 
@@ -134,7 +135,7 @@ fn plan(node: &str, existing: &[Value], stored: &Stored) -> Plan {
         }
     }
     plan.delete = known.into_values().collect();
-    plan.delete.sort();
+    plan.delete.compact_sort();
     plan
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use api::k8s::jiff::Timestamp;
+use sorting::CompactSort as _;
 
 use super::{CertificateLine, Problem};
 
@@ -27,7 +28,7 @@ pub(crate) fn list(folders: &[&Path], now: u64) -> Vec<CertificateLine> {
                 .push((end, CertificateLine { file: path.display().to_string(), ends, days_left }));
         }
     }
-    found.sort_by(|a, b| (a.0, &a.1.file).cmp(&(b.0, &b.1.file)));
+    found.compact_sort_by(|a, b| (a.0, &a.1.file).cmp(&(b.0, &b.1.file)));
     found.into_iter().map(|(_, line)| line).collect()
 }
 

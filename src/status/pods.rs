@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1::{ContainerStatus, Pod};
 use client::{Client, ListOptions};
 use serde::{Deserialize, Serialize};
+use sorting::CompactSort as _;
 
 use super::{Problem, ago};
 
@@ -71,8 +72,8 @@ fn summarize(pods: &[Pod], now: i64) -> Summary {
         summary.not_ready.push(line);
         problems.extend(problem);
     }
-    summary.not_ready.sort_by(|a, b| a.name.cmp(&b.name));
-    problems.sort_by(|a: &Problem, b| a.what.cmp(&b.what));
+    summary.not_ready.compact_sort_by(|a, b| a.name.cmp(&b.name));
+    problems.compact_sort_by(|a: &Problem, b| a.what.cmp(&b.what));
     let rest = problems.len().saturating_sub(PROBLEMS_MAX);
     problems.truncate(PROBLEMS_MAX);
     if rest > 0 {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use sorting::CompactSort as _;
+
 use super::{Link, NodeLine, PodLine, Role, Status, ago};
 
 /// Most nodes listed; nodes that are not ready come first.
@@ -121,7 +123,7 @@ fn render_machine(status: &Status, out: &mut String) {
 
 fn render_nodes(nodes: &[NodeLine], out: &mut String) {
     let mut nodes: Vec<&NodeLine> = nodes.iter().collect();
-    nodes.sort_by_key(|n| (n.state == "Ready", &n.name));
+    nodes.compact_sort_by_key(|n| (n.state == "Ready", &n.name));
     for line in nodes.iter().take(NODES_MAX) {
         push(out, "node", &node(line));
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use sorting::CompactSort as _;
 
 pub use self::import::{has_store, migrate, store_id};
 use crate::contract::ClusterId;
@@ -195,7 +196,7 @@ fn store_files(dir: &Path) -> io::Result<Vec<String>> {
         ["log-", "checkpoint-"].iter().any(|prefix| name.starts_with(prefix)) || name == "torn-tail"
     });
     // Oldest first.
-    files.sort();
+    files.compact_sort();
     Ok(files)
 }
 

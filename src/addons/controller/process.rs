@@ -5,6 +5,7 @@ use std::path::Path;
 
 use base::clock;
 use client::Discovery;
+use sorting::CollectOrdered as _;
 use tracing::info;
 
 use super::Controller;
@@ -166,7 +167,8 @@ impl Controller {
             }
             other.is_none()
         });
-        let objects: BTreeSet<_> = manifest.objects.iter().map(|o| o.identity.clone()).collect();
+        let objects: BTreeSet<_> =
+            manifest.objects.iter().map(|o| o.identity.clone()).collect_set();
         let defines = |kind| manifest.objects.iter().any(|object| object.defines(kind));
         let defines_missing = !missing.is_empty() && missing.iter().all(defines);
         let result = self.apply_objects(&work, manifest, addon, &objects, conflict, &missing).await;

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use super::node::Node;
 use crate::codec::{DecodeError, Decoded, json};
@@ -74,7 +75,7 @@ pub(super) fn coerce(
 ) -> Result<Vec<String>, Box<Error>> {
     let mut coercer = Coercer { drop_invalid, unknown: Vec::new() };
     coercer.walk(value, node, path)?;
-    coercer.unknown.sort();
+    coercer.unknown.compact_sort();
     Ok(coercer.unknown)
 }
 

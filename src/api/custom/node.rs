@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use sorting::CollectOrdered as _;
 
 use super::enumeration::Enumeration;
 use super::formats::Format;
@@ -281,7 +282,7 @@ impl Reader {
             let node = self.node(schema, &path.key(name), depth);
             (Box::from(name.as_str()), Arc::new(node))
         })
-        .collect()
+        .collect_map()
     }
 
     fn additional(

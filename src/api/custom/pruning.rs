@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::node::{Additional, Node};
 
@@ -147,7 +148,7 @@ pub(super) fn prune(value: &mut Value, node: Option<&Node>, options: &PruneOptio
         Pruner { collect: options.collect, path: String::new(), found: Vec::new(), bytes: 0 };
     let embedded = options.resource || node.is_some_and(|node| node.embedded);
     pruner.prune(value, node, embedded);
-    pruner.found.sort();
+    pruner.found.compact_sort();
     pruner.found
 }
 

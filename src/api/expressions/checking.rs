@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kcel::Type;
 use serde_json::Value;
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use super::{Compiler, Uses};
 use crate::object::{Gvk, Gvr};
@@ -107,7 +108,7 @@ fn param_kind(spec: &Value) -> Gvk {
 fn resources(rule: &Value) -> Vec<Gvr> {
     let list = |key: &str| -> Vec<&str> {
         let mut all: Vec<&str> = items(rule, key).iter().filter_map(Value::as_str).collect();
-        all.sort_unstable();
+        all.compact_sort();
         all
     };
     let (groups, versions, resources) = (list("apiGroups"), list("apiVersions"), list("resources"));
@@ -169,7 +170,7 @@ fn of_struct(schema: &Schema, id: TypeId, name: &str, depth: usize) -> Type {
         let name = format!("{name}.{}", field.json);
         Some((kcel::escape(&field.json)?, of_shape(schema, &field.shape, &name, depth + 1)?))
     });
-    Type::object(name, fields.collect::<BTreeMap<_, _>>())
+    Type::object(name, fields.collect_map())
 }
 
 /// The type of a value; `None` for values that typed expressions cannot access: JSON of any form,

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::FieldsError;
 use crate::field::go_quote;
@@ -20,7 +21,7 @@ impl Element {
     /// Creates the element of an associative list; `keys` are the key fields that are set.
     pub fn keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Self {
         let mut sorted: Vec<(&str, &Value)> = keys.into_iter().collect();
-        sorted.sort_unstable_by_key(|(name, _)| *name);
+        sorted.compact_sort_by_key(|(name, _)| *name);
         let mut text = String::from("k:{");
         for (i, (name, value)) in sorted.into_iter().enumerate() {
             if i > 0 {

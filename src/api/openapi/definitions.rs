@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash as _};
 
 use serde_json::{Map, Value, json};
+use sorting::CompactSort as _;
 
 use super::Version;
 use crate::object::Gvk;
@@ -268,7 +269,7 @@ fn shape_schema(
     match shape {
         Shape::String if !allowed.is_empty() => {
             let mut values: Vec<&str> = allowed.iter().map(AsRef::as_ref).collect();
-            values.sort_unstable();
+            values.compact_sort();
             json!({ "type": "string", "enum": values })
         }
         Shape::String => json!({ "type": "string" }),

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use super::managed::{self, ManagedFieldsEntry, Operation};
 use super::typed::{self, Comparison, Ty};
@@ -249,7 +250,7 @@ pub fn keep_times_if_unchanged(live: &Value, new: &mut Value) {
             out.push(entry);
         }
         // The times affect the order, so the entries are sorted without them.
-        out.sort_by_cached_key(|e| Value::Object(e.clone()).to_string());
+        out.compact_sort_by_cached_key(|e| Value::Object(e.clone()).to_string());
         Some(out)
     };
     let same_owners = old != now && without_time(old).is_some_and(|o| Some(o) == without_time(now));
@@ -398,7 +399,7 @@ fn release(
             .map(|e| (e.show(), e.set().intersection(&touched).paths()))
             .filter(|(_, paths)| !paths.is_empty())
             .collect();
-        owners.sort_by(|a, b| a.0.cmp(&b.0));
+        owners.compact_sort_by(|a, b| a.0.cmp(&b.0));
         let conflicts: Vec<Conflict> = owners
             .into_iter()
             .flat_map(|(manager, paths)| {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use crate::fields::{FieldsError, Set};
 
@@ -230,7 +231,7 @@ pub(super) fn decode(
 /// Encodes the entries in upstream's order; `None` when there are no entries.
 pub(super) fn encode(mut entries: Vec<ManagedFieldsEntry>) -> Option<Value> {
     if entries.len() > 1 {
-        entries.sort_by_cached_key(|e| {
+        entries.compact_sort_by_cached_key(|e| {
             (
                 e.operation,
                 e.seconds(),
@@ -255,7 +256,7 @@ pub(super) fn cap(entries: &mut Vec<ManagedFieldsEntry>) {
         entries.drain(..).partition(|e| e.operation == Operation::Update);
     *entries = kept;
     updates.extend(old.into_iter().map(|e| (e.seconds(), e)));
-    updates.sort_by(|(at, a), (bt, b)| {
+    updates.compact_sort_by(|(at, a), (bt, b)| {
         at.cmp(bt).then_with(|| {
             (&a.manager, &a.api_version, &a.subresource).cmp(&(
                 &b.manager,

@@ -6,6 +6,7 @@ mod lists;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
+use sorting::CollectOrdered as _;
 
 use super::{bad_request, gotext, plain, unprocessable};
 use crate::Status;
@@ -349,7 +350,7 @@ fn apply_retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
     let Some(list) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let malformed = || bad_request("invalid patch format of retainKeys");
     let Value::Array(list) = list else { return Err(malformed()) };
-    let keep: BTreeSet<&str> = list.iter().filter_map(Value::as_str).collect();
+    let keep: BTreeSet<&str> = list.iter().filter_map(Value::as_str).collect_set();
     let listed = |k: &String| keep.contains(k.as_str());
     if patch.iter().any(|(k, v)| {
         !v.is_null() && !k.starts_with(DELETE_PREFIX) && !k.starts_with(ORDER_PREFIX) && !listed(k)

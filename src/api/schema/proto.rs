@@ -1,6 +1,8 @@
 //! The protobuf layout of a struct: the fields in the order of their tags, with inlined Go structs
 //! as separate messages.
 
+use sorting::CompactSort as _;
+
 use super::Field;
 
 /// The fields of a struct in protobuf, sorted by tag.
@@ -46,6 +48,6 @@ fn level(fields: &[(u32, &Field)], depth: usize) -> Layout {
             }
         }
     }
-    nodes.sort_by_key(|n| n.tag);
+    nodes.compact_sort_by_key(|n| n.tag);
     nodes.into()
 }

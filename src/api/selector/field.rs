@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sorting::CompactSort as _;
+
 use super::SelectorError;
 
 /// A condition on the text of a field.
@@ -28,7 +30,7 @@ impl FieldSelector {
     /// Returns upstream's parse error.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parts = split_terms(text);
-        parts.sort_unstable();
+        parts.compact_sort();
         let mut terms = Vec::new();
         for part in parts.into_iter().filter(|p| !p.is_empty()) {
             let Some((field, not, value)) = split_term(part) else {

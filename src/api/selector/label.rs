@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use super::SelectorError;
 use super::names::{label_key, label_value};
@@ -213,7 +214,7 @@ impl fmt::Display for Requirement {
             Operator::Exists | Operator::DoesNotExist => return Ok(()),
         };
         let mut values: Vec<&str> = self.values().collect();
-        values.sort_unstable();
+        values.compact_sort();
         write!(f, "{before}{}{after}", values.join(","))
     }
 }
@@ -243,7 +244,7 @@ impl LabelSelector {
     /// Returns upstream's parse error.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut requirements = parser::parse(text)?;
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        requirements.compact_sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements, nothing: false })
     }
 
@@ -270,7 +271,7 @@ impl LabelSelector {
                 requirements.push(expression_requirement(expression)?);
             }
         }
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        requirements.compact_sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements, nothing: false })
     }
 

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::each;
 use super::labels::validate_selector;
@@ -294,7 +295,7 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
             }
         }
     }
-    found.sort_unstable();
+    found.compact_sort();
     found
 }
 

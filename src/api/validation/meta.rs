@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::labels::{validate_annotations, validate_labels};
 use super::names;
@@ -235,7 +236,7 @@ fn no_new_finalizers(meta: &Value, old: &Value, path: &Path) -> Option<Error> {
     if extra.is_empty() {
         return None;
     }
-    extra.sort_unstable();
+    extra.compact_sort();
     let list: Vec<String> = extra.iter().map(|f| crate::field::go_quote(f)).collect();
     let text = format!(
         "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::checks::{Shape, go_json, printed, repeated, required, required_as, texts};
 use super::core::claim::ACCESS_MODES;
@@ -121,7 +122,7 @@ fn topologies(terms: &[Value], path: &Path) -> ErrorList {
             if own.contains_key(key) {
                 errors.push(Error::duplicate(&place.child("key"), key));
             }
-            values.sort_unstable();
+            values.compact_sort();
             values.dedup();
             own.insert(key, values);
         }

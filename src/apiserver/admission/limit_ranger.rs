@@ -7,6 +7,7 @@ use api::quantity::Quantity;
 use api::value::{ensure_object, entries, get, has, items, items_mut, set, str_at};
 use async_trait::async_trait;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::pod_resources::{Amounts, Side, amounts, total};
 use super::{Operation, Plugin, Request};
@@ -62,7 +63,7 @@ fn fill(container: &mut Value, range: &Value, kind: &str, notes: &mut Vec<String
                 }
             }
         }
-        names.sort();
+        names.compact_sort();
         if !names.is_empty() {
             notes.push(format!(
                 "{} {word} for {kind} {}",

@@ -11,6 +11,7 @@ use api::value::{at, bool_at, entries, get, has, is_empty, items, remove, str_at
 use api::{Gvr, Status};
 use async_trait::async_trait;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::{Operation, Plugin, Request};
 use crate::authz::node::identity;
@@ -364,7 +365,7 @@ fn forbidden_labels(new: &Value, old: &Value) -> Vec<String> {
     let gone = entries(old, "labels").filter(|(k, _)| !has(get(new, "labels"), k));
     let mut out: Vec<String> =
         changed.chain(gone).map(|(k, _)| k.clone()).filter(|k| reserved(k).is_some()).collect();
-    out.sort();
+    out.compact_sort();
     out.dedup();
     out
 }

@@ -12,6 +12,7 @@ use api::value::{at, get, items, str_at, str_in};
 use api::{Object, Status};
 use async_trait::async_trait;
 use serde_json::Value;
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use super::configuration::PodSecurityConfig;
 use super::{Operation, Plugin, Request};
@@ -115,7 +116,7 @@ fn containers(names: &[&str]) -> String {
 /// Sorted and without duplicates.
 fn set<S: Into<String>>(values: impl IntoIterator<Item = S>) -> Vec<String> {
     let mut all: Vec<String> = values.into_iter().map(Into::into).collect();
-    all.sort();
+    all.compact_sort();
     all.dedup();
     all
 }
@@ -147,13 +148,13 @@ fn detail(violations: &[Violation]) -> String {
 }
 
 fn labels(object: &Object) -> BTreeMap<&str, &str> {
-    object.labels.iter().map(|(k, v)| (&**k, &**v)).collect()
+    object.labels.iter().map(|(k, v)| (&**k, &**v)).collect_map()
 }
 
 fn labels_of(value: &Value) -> BTreeMap<&str, &str> {
     api::value::entries(get(value, "metadata"), "labels")
         .filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)))
-        .collect()
+        .collect_map()
 }
 
 /// The metadata and spec of the pods that an object creates, and whether it is a pod itself.
@@ -353,7 +354,7 @@ impl PodSecurity {
                 more => format!("{name} (and {} other pods): {reasons}", more - 1),
             })
             .collect();
-        lines.sort();
+        lines.compact_sort();
         for line in lines {
             request.warn(line);
         }

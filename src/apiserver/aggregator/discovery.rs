@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use api::value::{get, items, str_at};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use super::{Remote, Table};
 
@@ -16,9 +17,9 @@ pub(crate) fn merge(remotes: &Table) -> Vec<(Value, Value)> {
     }
     let mut groups: Vec<(&str, Vec<&Remote>)> = groups.into_iter().collect();
     for (_, versions) in &mut groups {
-        versions.sort_by_key(|r| (Reverse(r.priority.1), r.version.clone()));
+        versions.compact_sort_by_key(|r| (Reverse(r.priority.1), r.version.clone()));
     }
-    groups.sort_by_key(|(name, versions)| {
+    groups.compact_sort_by_key(|(name, versions)| {
         (Reverse(versions.iter().map(|r| r.priority.0).max()), *name)
     });
     groups

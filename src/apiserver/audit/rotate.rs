@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base::Shutdown;
 use bytes::Bytes;
+use sorting::CompactSort as _;
 
 use crate::audit::flags::Log;
 
@@ -199,7 +200,7 @@ struct TidyActions {
 
 /// Decides which rotated files are removed and compressed; `now` is Unix time.
 fn tidy_actions(rules: &Rules, mut all: Vec<RotatedFile>, now: Duration) -> TidyActions {
-    all.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| b.name.cmp(&a.name)));
+    all.compact_sort_by(|a, b| b.time.cmp(&a.time).then_with(|| b.name.cmp(&a.name)));
     let mut actions = TidyActions::default();
     let mut kept: Vec<String> = Vec::new();
     for file in all {

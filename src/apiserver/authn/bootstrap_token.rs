@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::static_token::same;
 use super::{ReadError, TokenAuthenticator, TokenError, TokenIdentity};
@@ -65,7 +66,7 @@ fn groups(secret: &Value) -> Option<Vec<String>> {
         }
         all.push(group.to_owned());
     }
-    all.sort();
+    all.compact_sort();
     all.dedup();
     Some(all)
 }

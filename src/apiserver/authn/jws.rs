@@ -7,6 +7,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{self, EcdsaKeyPair, KeyPair as _, RsaKeyPair, UnparsedPublicKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 /// The maximum length of a token, in bytes; typical ones have about 1 KiB.
 const MAX_TOKEN: usize = 16 * 1024;
@@ -255,7 +256,7 @@ pub fn jwks(keys: &[PublicKey]) -> Value {
 /// The names of the keys' algorithms, sorted and without duplicates.
 pub fn algorithms(keys: &[PublicKey]) -> Vec<&'static str> {
     let mut names: Vec<_> = keys.iter().map(|key| key.algorithm.name()).collect();
-    names.sort_unstable();
+    names.compact_sort();
     names.dedup();
     names
 }

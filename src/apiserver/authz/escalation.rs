@@ -7,6 +7,7 @@ use api::field::go_quote;
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::rbac::{Rbac, RoleError, RoleRef};
 use super::rule::{Rule, compact, display, go_list, missing, nullable};
@@ -156,7 +157,7 @@ impl Escalation {
             return Ok(());
         }
         let mut missing: Vec<String> = compact(lacking).iter().map(display).collect();
-        missing.sort();
+        missing.compact_sort();
         missing.dedup();
         let (user, groups) = (user.name.clone(), user.groups.clone());
         Err(MissingPermissions { user, groups, missing, resolution_errors })

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::field::go_quote;
+use sorting::CompactSort as _;
 
 use super::config::{FILE_FLAG, Hook, Kind, Version};
 use super::rule::go_list;
@@ -197,7 +198,7 @@ impl<'a> FlagValues<'a> {
             errors.push(ModeError::NoWebhookMode);
         }
         let mut sorted = modes.to_vec();
-        sorted.sort();
+        sorted.compact_sort();
         sorted.dedup();
         if sorted.len() != modes.len() {
             errors.push(ModeError::Repeated(modes.to_vec()));

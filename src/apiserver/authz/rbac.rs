@@ -8,6 +8,7 @@ use api::{Gvr, Object, ObjectKey, Status, WatchEvent};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use serde::Deserialize;
+use sorting::CompactSort as _;
 
 use super::rule::{Rule, nullable};
 use super::{Attributes, Authorizer, Decision, UserRules};
@@ -252,7 +253,7 @@ impl Authorizer for Rbac {
 /// Joins the errors in sorted order, like upstream's aggregate.
 fn aggregate_sorted(errors: &[RoleError]) -> String {
     let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    texts.sort();
+    texts.compact_sort();
     aggregate(texts)
 }
 

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::Tasks;
 use parking_lot::Mutex;
+use sorting::CompactSort as _;
 
 use super::chain::{Chain, Member};
 use super::config::{AuthorizationConfig, Configuration, FILE_FLAG, FileError, Kind};
@@ -174,7 +175,7 @@ impl Authorization {
 fn kinds(configuration: &Configuration) -> Vec<&'static str> {
     let kinds = configuration.0.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
     let mut kinds: Vec<&'static str> = kinds.map(|entry| entry.kind.name()).collect();
-    kinds.sort_unstable();
+    kinds.compact_sort();
     kinds
 }
 

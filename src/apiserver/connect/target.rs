@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use api::Status;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use crate::request::Query;
 
@@ -201,7 +202,7 @@ pub(super) fn endpoints<'a>(
     namespace: &str,
 ) -> Vec<(&'a str, u16, &'a str)> {
     let mut slices: Vec<&Value> = slices.iter().collect();
-    slices.sort_by_key(|s| text(s, "/addressType") != family);
+    slices.compact_sort_by_key(|s| text(s, "/addressType") != family);
     let mut found = Vec::new();
     for slice in slices {
         let number = items(slice, "/ports")

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::{Object, Status};
 use base::Tasks;
 use base::tasks::Kind as TaskKind;
+use sorting::CollectOrdered as _;
 
 use super::definition::Definition;
 use super::kind::Family;
@@ -102,7 +103,7 @@ impl Follower {
         let cache = self.objects.fresh_cache(&row).await?;
         let (page, position) = cache.list_and_watch(&Filter::default());
         let mut changed: BTreeMap<Arc<str>, Option<Arc<Object>>> =
-            self.definitions.keys().map(|name| (Arc::clone(name), None)).collect();
+            self.definitions.keys().map(|name| (Arc::clone(name), None)).collect_map();
         for object in page.items {
             changed.insert(Arc::clone(&object.key.name), Some(object));
         }

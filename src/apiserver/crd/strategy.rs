@@ -9,6 +9,7 @@ use api::patch::gotext;
 use api::validation::names;
 use api::value::semantic_equal;
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 use super::definition::ScalePaths;
 use super::error::AccessError;
@@ -261,7 +262,7 @@ fn finalizer_warnings(object: &Value, old: &[String]) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let mut names = metadata::finalizers(object);
     names.retain(|name| !old.contains(name));
-    names.sort();
+    names.compact_sort();
     names.dedup();
     let mut warnings = Vec::new();
     for name in names {

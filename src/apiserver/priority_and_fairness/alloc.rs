@@ -1,6 +1,8 @@
 //! Divides seats among priority levels in proportion to their targets, within their bounds
 //! (upstream's `conc_alloc.go`).
 
+use sorting::CompactSort as _;
+
 /// The target and bounds of one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SeatTarget {
@@ -95,7 +97,7 @@ fn bounded(sum: f64, low: f64, lowest: f64, targets: &[SeatTarget]) -> f64 {
             [(want.lower / target, target), (want.upper / target, -target)]
         })
         .collect();
-    bounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+    bounds.compact_sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut so_far, mut fair, mut growing) = (low, lowest, 0.0);
     for (bound, change) in bounds {
         if bound > fair {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::borrowing::{self, Demand, Holder, Limits};
 use super::matching::FlowAttributes;
@@ -106,7 +107,7 @@ impl State {
             state.level.is_quiescing.store(is_quiescing, Ordering::Relaxed);
             self.levels.push(state);
         }
-        self.levels.sort_by(|a, b| a.level.name.cmp(&b.level.name));
+        self.levels.compact_sort_by(|a, b| a.level.name.cmp(&b.level.name));
         for state in &mut self.levels {
             let mut queues = state.level.queues.lock();
             queues.sync(now);
@@ -133,7 +134,7 @@ impl State {
             .map(SchemaSpec::of)
             .filter(|schema| levels.iter().any(|(level, _)| *level.name == *schema.level))
             .collect();
-        schemas.sort_by(|a, b| a.order().cmp(&b.order()));
+        schemas.compact_sort_by(|a, b| a.order().cmp(&b.order()));
         let (_, mandatory) = self.mandatory();
         let own =
             |name: &str| mandatory.iter().map(SchemaSpec::of).find(|schema| &*schema.name == name);

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sorting::CompactSort as _;
+
 use super::control::Control;
 use super::digest::LevelState;
 use super::timing::{Timing, Timings};
@@ -86,7 +88,7 @@ impl Control {
         let mut writer = Writer(out);
         let state = self.state.lock();
         let mut flows: Vec<Arc<Flow>> = state.flows.values().cloned().collect();
-        flows.sort_by(|a, b| (&a.level, &a.name).cmp(&(&b.level, &b.name)));
+        flows.compact_sort_by(|a, b| (&a.level, &a.name).cmp(&(&b.level, &b.name)));
         counters(&mut writer, &flows);
         histograms(&mut writer, &flows);
         levels(&mut writer, &state.levels);

@@ -15,6 +15,7 @@ use api::value::{
     str_in,
 };
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use super::WriteContext;
 use super::strategies::strategy_for;
@@ -379,7 +380,7 @@ fn walk(value: &mut Value) {
 fn causes(errors: &ErrorList) -> Vec<(String, String)> {
     let mut list: Vec<_> =
         errors.iter().map(|e| (e.field.to_string(), e.body().replace(UID, "$UID"))).collect();
-    list.sort();
+    list.compact_sort();
     list.dedup();
     list
 }
@@ -396,7 +397,7 @@ fn shortened(got: Vec<(String, String)>, want: &[(String, String)]) -> Vec<(Stri
             (cause.0, first)
         })
         .collect();
-    list.sort();
+    list.compact_sort();
     list.dedup();
     list
 }
@@ -409,7 +410,7 @@ fn wanted(answer: &Value) -> Vec<(String, String)> {
         .flatten()
         .map(|c| (str_at(c, "field").to_owned(), str_at(c, "message").to_owned()))
         .collect();
-    list.sort();
+    list.compact_sort();
     list.dedup();
     list
 }

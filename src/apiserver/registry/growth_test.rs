@@ -17,6 +17,7 @@ use api::patch::apply::{Write, apply, track_update};
 use api::schema::{Schema, Shape, TypeId};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
+use sorting::CompactSort as _;
 
 use super::strategies::strategy_for;
 use super::{WriteContext, metadata};
@@ -64,7 +65,7 @@ fn list_fields(schema: &Arc<Schema>) -> Vec<ListField> {
     let mut known: HashSet<(TypeId, Arc<str>)> = HashSet::new();
     let mut lists = Vec::new();
     let mut kinds: Vec<(&Gvk, TypeId)> = schema.kinds().collect();
-    kinds.sort_by(|a, b| {
+    kinds.compact_sort_by(|a, b| {
         (&a.0.group, &a.0.version, &a.0.kind).cmp(&(&b.0.group, &b.0.version, &b.0.kind))
     });
     for (gvk, root) in kinds.into_iter().filter(|(gvk, _)| !gvk.kind.ends_with("List")) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::schema::Schema;
 use api::{Gvk, Gvr};
 use base64::Engine;
+use sorting::CompactSort as _;
 use store::Durability;
 
 use super::builtin;
@@ -384,14 +385,16 @@ impl Registry {
         let custom = |group: &Group| {
             group.versions.iter().all(|v| v.resources.iter().all(|r| r.spec.custom.is_some()))
         };
-        self.groups.sort_by_cached_key(|group| {
+        self.groups.compact_sort_by_cached_key(|group| {
             let custom = custom(group);
             (custom, if custom { Arc::clone(&group.name) } else { "".into() })
         });
         for group in self.groups.iter_mut().rev().take_while(|group| custom(group)) {
-            group.versions.sort_by(|a, b| crate::crd::compare_versions(&a.name, &b.name));
+            group.versions.compact_sort_by(|a, b| crate::crd::compare_versions(&a.name, &b.name));
             for version in &mut group.versions {
-                version.resources.sort_by(|a, b| a.spec.gvr.resource.cmp(&b.spec.gvr.resource));
+                version
+                    .resources
+                    .compact_sort_by(|a, b| a.spec.gvr.resource.cmp(&b.spec.gvr.resource));
             }
         }
     }

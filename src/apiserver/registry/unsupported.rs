@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use api::Gvk;
 use api::unsupported::{self, kinds};
 use serde_json::Value;
+use sorting::CompactSort as _;
 use store::{KeyRange, RangeRequest};
 
 pub(crate) use self::ingress_classes::IngressClasses;
@@ -92,7 +93,7 @@ pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
         let counts = count(objects, row, &classes).await;
         out.extend(counts.into_iter().map(|((what, why), count)| Unused { what, count, why }));
     }
-    out.sort_by(|a, b| a.what.cmp(&b.what));
+    out.compact_sort_by(|a, b| a.what.cmp(&b.what));
     out
 }
 

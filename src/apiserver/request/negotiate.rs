@@ -6,6 +6,7 @@ use std::io::Write;
 use api::Status;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use sorting::CompactSort as _;
 
 use crate::Body;
 use crate::request::Query;
@@ -71,7 +72,7 @@ struct Clause<'a> {
 fn clauses(text: &str) -> Vec<Clause<'_>> {
     let mut all: Vec<Clause<'_>> = text.split(',').filter_map(clause).collect();
     // Stable: equal qualities keep the client's order.
-    all.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    all.compact_sort_by(|a, b| b.quality.total_cmp(&a.quality));
     all
 }
 

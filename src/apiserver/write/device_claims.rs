@@ -9,6 +9,7 @@ use api::field::{Error, ErrorList, Path};
 use api::value::{at, bool_at, get, items, semantic_equal, str_at};
 use serde::Deserialize;
 use serde_json::Value;
+use sorting::CollectOrdered as _;
 
 use crate::authz::{Attributes, Authorizer, Decision, chain};
 use crate::request::context::Context;
@@ -202,7 +203,7 @@ fn drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     let kept: HashSet<[&str; 4]> = now.iter().map(key).collect();
     let changed = now.iter().filter(|device| !same(device));
     let gone = before.iter().filter(|device| !kept.contains(&key(device)));
-    changed.chain(gone).map(|device| str_at(device, "driver")).collect()
+    changed.chain(gone).map(|device| str_at(device, "driver")).collect_set()
 }
 
 /// The node of an allocation that is restricted to a single node.

@@ -1,5 +1,7 @@
 //! The order in which servers are dialled.
 
+use sorting::CompactSort as _;
+
 use super::Health;
 
 /// Returns indices of `entries`: the `current` server unless it is unreachable, then connected,
@@ -15,7 +17,7 @@ pub(super) fn order(entries: &[(&str, Health)], current: Option<&str>, draw: u64
     let count = entries.len().max(1);
     let shift = usize::try_from(draw % count as u64).unwrap_or_default();
     let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_by_key(|at| {
+    order.compact_sort_by_key(|at| {
         let Some((address, health)) = entries.get(*at) else { return (u8::MAX, 0) };
         let is_current = Some(*address) == current && *health != Health::Unreachable;
         (if is_current { 0 } else { rank(*health) }, (at + shift) % count)

@@ -15,6 +15,7 @@ use api::k8s::api::certificates::v1::{
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use base::pki::csr_signing::CsrSubject;
+use sorting::CompactSort as _;
 
 use crate::framework::signing::Signer;
 
@@ -92,12 +93,12 @@ enum InvalidRequest {
 /// Checks the usages of a kubelet's request; `key encipherment` is optional.
 fn check_kubelet_usages(needed: &'static str, usages: &[String]) -> Result<(), InvalidRequest> {
     let mut requested: Vec<&str> = usages.iter().map(String::as_str).collect();
-    requested.sort_unstable();
+    requested.compact_sort();
     requested.dedup();
     let mut all = vec!["digital signature", "key encipherment", needed];
-    all.sort_unstable();
+    all.compact_sort();
     let mut required = vec!["digital signature", needed];
-    required.sort_unstable();
+    required.compact_sort();
     if requested == all || requested == required {
         Ok(())
     } else {

@@ -4,6 +4,7 @@
 use api::Object;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::{Change, Client, Error, Informer, Kind, controller_of, meta, owner_reference};
+use sorting::CompactSort as _;
 
 use crate::framework::controller_ref;
 use crate::framework::controller_ref::ClaimDecision;
@@ -93,7 +94,7 @@ pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
             ClaimDecision::Adopt | ClaimDecision::Ignore => {}
         }
     }
-    claimed.sort_by(|a, b| a.metadata().name.cmp(&b.metadata().name));
+    claimed.compact_sort_by(|a, b| a.metadata().name.cmp(&b.metadata().name));
     Ok(claimed)
 }
 

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::{Action, Client, DeleteOptions, Error, Informer};
+use sorting::CompactSort as _;
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
@@ -135,7 +136,7 @@ fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, b
         .filter(|p| appears(p, publish))
         .map(|p| (p, publish || pods::is_ready(p)))
         .collect();
-    pods.sort_by_key(|(_, ready)| !ready);
+    pods.compact_sort_by_key(|(_, ready)| !ready);
     let mut count = 0;
     let mut truncated = false;
     for (pod, ready) in pods {
@@ -178,7 +179,7 @@ fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, b
         if ready { group.ready.push(address) } else { group.not_ready.push(address) }
     }
     let sorted = |mut list: Vec<EndpointAddress>| {
-        list.sort_by(|a, b| a.ip.cmp(&b.ip));
+        list.compact_sort_by(|a, b| a.ip.cmp(&b.ip));
         (!list.is_empty()).then_some(list)
     };
     let all: Vec<EndpointSubset> = groups

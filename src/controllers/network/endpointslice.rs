@@ -11,6 +11,7 @@ use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, E
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::events::EventType;
 use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
@@ -141,7 +142,7 @@ fn groups(service: &Service, pods: &[Pod], zone_of: &dyn Fn(&str) -> Option<Stri
         }
     }
     for group in &mut groups {
-        group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        group.endpoints.compact_sort_by(|a, b| a.addresses.cmp(&b.addresses));
     }
     groups
 }
@@ -200,7 +201,7 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
             left.into_iter().partition(belongs);
         left = others;
         let mut todo: BTreeMap<String, Endpoint> =
-            group.endpoints.iter().map(|e| (id(e), e.clone())).collect();
+            group.endpoints.iter().map(|e| (id(e), e.clone())).collect_map();
         let mut filled: Vec<(EndpointSlice, Vec<Endpoint>)> = Vec::new();
         for slice in mine {
             let known = slice.endpoints.iter().flatten();
@@ -392,7 +393,7 @@ impl Controller {
             settled(self.client.update(slice).await)?;
         }
         let doomed: BTreeSet<String> =
-            plan.delete.into_iter().filter_map(|s| s.metadata.name).collect();
+            plan.delete.into_iter().filter_map(|s| s.metadata.name).collect_set();
         for name in doomed {
             settled(
                 self.client

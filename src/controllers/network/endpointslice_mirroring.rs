@@ -10,6 +10,7 @@ use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, E
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::events::EventType;
 use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference};
+use sorting::CompactSort as _;
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
@@ -89,7 +90,7 @@ fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
         app_protocol: p.app_protocol.clone(),
     };
     let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
-    ports.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
+    ports.compact_sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
     ports
 }
 
@@ -149,7 +150,7 @@ fn desired_slices(endpoints: &Endpoints) -> (Vec<EndpointSlice>, SkippedAddresse
         }
     }
     for endpoints in slices.iter_mut().filter_map(|s| s.endpoints.as_mut()) {
-        endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        endpoints.compact_sort_by(|a, b| a.addresses.cmp(&b.addresses));
     }
     (slices, skipped)
 }

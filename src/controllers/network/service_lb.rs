@@ -21,6 +21,7 @@ use client::{Action, Change, Client, Error, EventRecorder, Informer, Patch};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use settings::AddressPool;
+use sorting::CollectOrdered as _;
 
 use self::plan::{Assignment, Cluster, ErrorCondition};
 use self::pool::Allocations;
@@ -257,7 +258,7 @@ impl Controller {
             })
             .filter(|e| e.conditions.as_ref().and_then(|c| c.ready) == Some(true))
             .filter_map(|e| e.node_name)
-            .collect()
+            .collect_set()
     }
 
     /// Writes finalizer, addresses and condition of a Service where they differ.

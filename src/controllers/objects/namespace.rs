@@ -8,6 +8,7 @@ use api::k8s::jiff::Timestamp;
 use api::{Gvr, Typed};
 use client::{Action, Client, DeleteOptions, Error, ListOptions, Propagation};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
@@ -102,7 +103,7 @@ impl RemainingContent {
 
 /// Joins the parts in alphabetical order.
 fn sorted_list(mut parts: Vec<String>) -> String {
-    parts.sort();
+    parts.compact_sort();
     parts.join(", ")
 }
 

@@ -12,6 +12,7 @@ use client::{Action, Change, Client, Error, Informer, Informers, ListOptions, gv
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use crate::framework::context::{Context, QuotaUsage};
 use crate::framework::keyed::{Key, Keyed};
@@ -150,7 +151,7 @@ fn measured(name: &str) -> Measured {
 
 fn quantities(list: Option<&Value>) -> BTreeMap<String, Quantity> {
     let entries = list.and_then(Value::as_object).into_iter().flatten();
-    entries.filter_map(|(n, q)| Some((n.clone(), Quantity::from_value(q).ok()?))).collect()
+    entries.filter_map(|(n, q)| Some((n.clone(), Quantity::from_value(q).ok()?))).collect_map()
 }
 
 /// The quota's status with these counts; `None` when it says so already. What we cannot count keeps
@@ -167,7 +168,7 @@ fn status(quota: &Value, counted: &BTreeMap<String, Quantity>) -> Option<Value> 
         return None;
     }
     let used: BTreeMap<String, String> =
-        used.into_iter().map(|(name, amount)| (name, amount.to_string())).collect();
+        used.into_iter().map(|(name, amount)| (name, amount.to_string())).collect_map();
     Some(json!({"hard": hard, "used": used}))
 }
 

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::VolumeAttributesClass;
 use client::{Action, Change, Client, Error, ListOptions, gvr_of};
 use serde_json::Value;
+use sorting::CollectOrdered as _;
 
 use crate::framework::context::Context;
 use crate::framework::edit;
@@ -65,7 +66,7 @@ pub(crate) fn start(context: &Context) {
 
 fn named(value: &Value) -> BTreeSet<String> {
     let names = NAMES.iter().filter_map(|at| value.pointer(at)?.as_str());
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect_set()
 }
 
 /// The classes that an object named and names no more.

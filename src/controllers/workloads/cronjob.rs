@@ -16,6 +16,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
+use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
@@ -200,7 +201,7 @@ fn surplus<'a>(jobs: &'a [Job], kind: &str, limit: Option<i32>) -> Vec<&'a Job> 
     let Some(limit) = limit else { return Vec::new() };
     let finished = |j: &&Job| finished_at(j).is_some_and(|c| c.type_ == kind);
     let mut old: Vec<&Job> = jobs.iter().filter(finished).collect();
-    old.sort_by_key(|j| {
+    old.compact_sort_by_key(|j| {
         let start = j.status.as_ref().and_then(|s| s.start_time.clone());
         (start.is_none(), start, j.metadata.name.clone())
     });

@@ -13,6 +13,7 @@ use api::k8s::api::core::v1::Pod;
 use api::k8s::jiff::Timestamp;
 use client::events::EventType;
 use client::{Action, Change, Client, Error, EventRecorder, Informer, controller_of, meta};
+use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
@@ -105,7 +106,7 @@ impl Controller {
             |_| true,
         )
         .await?;
-        sets.sort_by(by_age);
+        sets.compact_sort_by(by_age);
         Rollout::new(self, deployment, sets, Timestamp::now()).run().await
     }
 

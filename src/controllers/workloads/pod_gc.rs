@@ -14,6 +14,7 @@ use client::{Action, Change, Client, DeleteOptions, Error, Informer, Patch};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
+use sorting::CompactSort as _;
 use tokio::time::Instant;
 
 use crate::framework::context::Context;
@@ -148,7 +149,7 @@ fn verdict(pod: &Pod, node: Option<&Node>) -> Verdict {
 /// The finished pods beyond `max`: evicted ones first, then the oldest.
 fn too_many(mut finished: Vec<Pod>, max: usize) -> Vec<Pod> {
     let excess = finished.len().saturating_sub(max);
-    finished.sort_by_cached_key(|pod| {
+    finished.compact_sort_by_cached_key(|pod| {
         let status = pod.status.as_ref();
         let evicted = pods::phase(pod) == "Failed"
             && status.and_then(|s| s.reason.as_deref()) == Some("Evicted");

@@ -11,6 +11,7 @@ use client::{
     Action, Change, Error, Expectations, Informer, Kind, Queue, controller_of, meta,
     owner_reference, run_workers,
 };
+use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
@@ -266,7 +267,7 @@ impl<K: ReplicaOwner> Engine<K> {
         let mut ranked: Vec<&Pod> = active.iter().collect();
         let now = Timestamp::now();
         let crowd = |pod: &Pod| active.iter().filter(|p| node_of(p) == node_of(pod)).count();
-        ranked.sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
+        ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
         ranked.truncate(count);
         self.expectations
             .expect_deletions(key, ranked.iter().filter_map(|p| p.metadata.uid.clone()));

@@ -8,6 +8,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use api::k8s::apimachinery::pkg::runtime::RawExtension;
 use client::{Client, DeleteOptions, Error, Informer, Kind, Patch, owner_reference};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::workloads::template_hash;
@@ -68,7 +69,7 @@ pub(crate) async fn construct<O: Kind>(
 ) -> Result<History, Error> {
     let selects = |m: &ObjectMeta| client::labels::selects(snapshot.selector, m.labels.as_ref());
     let mut all = adoption::claim_all(client, owner, informer, selects, |_| true).await?;
-    all.sort_by_key(number);
+    all.compact_sort_by_key(number);
     let wanted = comparable(snapshot.template, "");
     let is_current =
         |r: &ControllerRevision| template_of(r).is_some_and(|t| comparable(&t, "") == wanted);

@@ -1,5 +1,7 @@
 //! Lists of sprig.
 
+use sorting::CompactSort as _;
+
 use crate::compare::deep_equal;
 use crate::convert::{strings_of, text_of, to_int};
 use crate::error::Failure;
@@ -182,7 +184,7 @@ fn sort_alpha(call: &mut Call<'_>, args: &[Value]) -> Result<Value, Failure> {
     } else {
         vec![Value::from(text_of(&value, call.budget)?)]
     };
-    strings.sort_by(|a, b| a.string_bytes().cmp(&b.string_bytes()));
+    strings.compact_sort_by(|a, b| a.string_bytes().cmp(&b.string_bytes()));
     Ok(Value::List(List::of(Elem::String, strings)))
 }
 

@@ -1,6 +1,7 @@
 //! Hooks of releases (`pkg/action/hooks.go` of Helm).
 
 use client::Discovery;
+use sorting::CompactSort as _;
 
 use super::{Action, ActionError};
 use crate::cluster::{ClusterError, Target, wait};
@@ -26,7 +27,7 @@ impl Action<'_> {
         order.retain(|at| {
             hooks.get(*at).is_some_and(|hook| hook.events.iter().any(|known| known == event))
         });
-        order.sort_by_key(|at| hooks.get(*at).map(|hook| (hook.weight, hook.name.clone())));
+        order.compact_sort_by_key(|at| hooks.get(*at).map(|hook| (hook.weight, hook.name.clone())));
         let mut done = Vec::new();
         for at in order {
             let Some(hook) = release.hooks_mut().get_mut(at) else { continue };

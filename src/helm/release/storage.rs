@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
+use sorting::CompactSort as _;
 
 use super::Release;
 
@@ -73,7 +74,7 @@ impl Storage {
         let mut releases = decoded
             .await
             .map_err(|e| StorageError::Decode { name: name.to_owned(), reason: e.to_string() })??;
-        releases.sort_by_key(|release| release.version);
+        releases.compact_sort_by_key(|release| release.version);
         Ok(releases)
     }
 

@@ -14,6 +14,7 @@ use base::{Backoff, Kind, Shutdown, Tasks};
 use client::informer::decode;
 use client::{Client, DeleteOptions, Error, Informer, Informers, Patch, Scope, gvr_of};
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 use tokio::sync::Notify;
 
 use super::caches::{Caches, gvr};
@@ -227,7 +228,7 @@ impl Controller {
         let ours = known.iter().filter(|object| object.label(NAME_LABEL).is_some());
         let ours = ours.filter_map(|object| decode::<Service>(object));
         let mut taken: BTreeSet<u16> =
-            ours.flat_map(|service| node_ports(&service)).map(|port| port.2).collect();
+            ours.flat_map(|service| node_ports(&service)).map(|port| port.2).collect_set();
         let nodes = self.nodes.list("");
         for gateway in &model.gateways {
             let Some(object) = objects.gateways.get(gateway.at) else { continue };

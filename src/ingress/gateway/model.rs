@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls::sign::CertifiedKey;
+use sorting::CollectOrdered as _;
 
 use super::listeners::{self, Listener, allows_set};
 use super::objects::{Objects, Problem, References, RouteKind, intersect, is_chosen};
@@ -92,7 +93,7 @@ pub fn build(
         if parents.is_empty() {
             continue;
         }
-        let used: BTreeSet<usize> = parents.iter().map(|parent| parent.gateway).collect();
+        let used: BTreeSet<usize> = parents.iter().map(|parent| parent.gateway).collect_set();
         let mut compiled = BTreeMap::new();
         for gateway in used {
             let certificate = model

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Secret, Service};
 use rustls::sign::CertifiedKey;
+use sorting::CompactSort as _;
 
 use super::types::{
     ClassSpec, GROUP, GatewaySpec, GrantSpec, Namespaces, ObjectRef, PolicySpec, Resource,
@@ -113,10 +114,12 @@ impl Objects {
 
     /// Sorts the objects so that an earlier one wins a conflict.
     pub fn sort(&mut self) {
-        self.gateways.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
-        self.sets.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
-        self.routes.sort_by(|(_, a), (_, b)| a.metadata.precedence().cmp(&b.metadata.precedence()));
-        self.policies.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+        self.gateways.compact_sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+        self.sets.compact_sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+        self.routes.compact_sort_by(|(_, a), (_, b)| {
+            a.metadata.precedence().cmp(&b.metadata.precedence())
+        });
+        self.policies.compact_sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
     }
 
     /// Whether an object may refer to another one: in its own namespace, or by a ReferenceGrant in

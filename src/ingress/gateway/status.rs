@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use api::k8s::api::core::v1::Service;
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use super::features::FEATURES;
 use super::listeners::Listener;
@@ -82,7 +83,7 @@ fn merged(old: &[Value], new: Vec<Value>, own: &[&str], now: &str) -> Value {
         }
         all.push(condition);
     }
-    let known: BTreeSet<Option<String>> = all.iter().map(kind).collect();
+    let known: BTreeSet<Option<String>> = all.iter().map(kind).collect_set();
     let is_foreign = |old: &&Value| {
         let kind = kind(old);
         !known.contains(&kind) && !kind.is_some_and(|kind| own.contains(&kind.as_str()))
@@ -246,7 +247,7 @@ impl Reporter<'_> {
     /// The ListenerSets of a Gateway that have a listener which serves.
     fn attached_sets(&self, gateway: &Gateway) -> usize {
         let sets = gateway.listeners.iter().filter(|listener| listener.serves());
-        sets.filter_map(|listener| listener.set).collect::<BTreeSet<usize>>().len()
+        sets.filter_map(|listener| listener.set).collect_set().len()
     }
 
     fn listeners<'a>(

@@ -11,6 +11,7 @@ use http_proxy::backend::Split;
 use http_proxy::proxy::entry::{PortMode, TlsEntry, server_config};
 use http_proxy::routes::Routes;
 use http_proxy::routes::hosts::{HostMap, WildcardLabels};
+use sorting::CompactSort as _;
 
 /// A port of a Gateway.
 #[derive(Debug)]
@@ -176,7 +177,7 @@ pub fn public_ports(gateway: &Gateway) -> Vec<(u16, bool)> {
         .filter(|listener| listener.accepted.is_ok())
         .map(|listener| (listener.spec.port, listener.kinds.contains(&RouteKind::Udp)))
         .collect();
-    ports.sort_unstable();
+    ports.compact_sort();
     ports.dedup();
     ports
 }

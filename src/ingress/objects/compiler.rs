@@ -10,6 +10,7 @@ use std::sync::Arc;
 use api::k8s::api::networking::v1::{HTTPIngressPath, Ingress, IngressBackend, IngressSpec};
 use http::{HeaderValue, StatusCode};
 use rustls::sign::CertifiedKey;
+use sorting::CompactSort as _;
 
 use super::annotations::{self, Settings};
 use super::ingress::{Compiled, Problem, References};
@@ -210,7 +211,7 @@ impl<'a, R: References> Compiler<'a, R> {
     /// in ingress-nginx.
     pub(super) fn finish(mut self) -> Compiled {
         self.report_unused_canaries();
-        self.patterns.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
+        self.patterns.compact_sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
         for (_, host, matcher, rule) in self.patterns {
             self.out.routes.insert(&host, &matcher, rule);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{Secret, Service};
 use api::k8s::api::networking::v1::{Ingress, IngressClass};
 use rustls::sign::CertifiedKey;
+use sorting::CompactSort as _;
 
 use super::compiler::Compiler;
 use super::services::BackendRegistry;
@@ -98,7 +99,7 @@ pub fn compile(
         let created = metadata.creation_timestamp.as_ref().map_or(0, |t| t.0.as_second());
         (created, metadata.namespace.clone(), metadata.name.clone())
     };
-    ingresses.sort_by_cached_key(age);
+    ingresses.compact_sort_by_cached_key(age);
     registry.begin();
     let mut compiler = Compiler::new(references, registry);
     let sources: Vec<_> = ingresses.iter().map(|ingress| compiler.source(ingress)).collect();

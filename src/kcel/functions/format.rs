@@ -1,6 +1,8 @@
 //! The function `format` of version 2 of cel-go's string extension, as in
 //! `'%s is %d'.format([name, count])`.
 
+use sorting::CompactSort as _;
+
 use crate::convert::{self, to_string};
 use crate::ops::VALUE_BYTES_MAX;
 use crate::value::{Error, List, Map, Value};
@@ -369,7 +371,7 @@ fn map_text(map: &Map<'_>) -> std::result::Result<String, FormatError> {
         let value = value.ok_or_else(|| FormatError::NoKey(key.to_string()))?;
         parts.push((name, nested(&value)?));
     }
-    parts.sort();
+    parts.compact_sort();
     let parts: Vec<String> =
         parts.into_iter().map(|(name, value)| format!("{name}:{value}")).collect();
     Ok(format!("{{{}}}", parts.join(", ")))

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
+use sorting::CompactSort as _;
+
 use super::standard::count;
 use super::{exactly, int, list};
 use crate::node::Call;
@@ -189,7 +191,7 @@ fn sorted<'a>(items: &List<'a>, keys: &List<'a>) -> Result<Value<'a>> {
     if both.len() > 1 && both.iter().any(|(key, _)| key.type_name() != name) {
         return Err(Error::new("list elements must have the same type"));
     }
-    both.sort_by(|(one, _), (other, _)| ops::order(one, other).unwrap_or(Ordering::Equal));
+    both.compact_sort_by(|(one, _), (other, _)| ops::order(one, other).unwrap_or(Ordering::Equal));
     Ok(Value::list(both.into_iter().map(|(_, item)| item).collect()))
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use settings::addr::Cidr;
+use sorting::CompactSort as _;
 
 /// One port of a service or endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,7 +278,7 @@ impl Zone {
                 .filter(|e| matches(kind, e.address))
                 .map(|e| Record { name: name.to_owned(), data: Data::Address(e.address) })
                 .collect();
-            answers.sort();
+            answers.compact_sort();
             answers.dedup();
             records(answers)
         };
@@ -311,7 +312,7 @@ impl Zone {
             return records(Vec::new());
         }
         for list in [&mut answers, &mut additionals] {
-            list.sort();
+            list.compact_sort();
             list.dedup();
         }
         let all = u16::try_from(answers.len()).unwrap_or(100).clamp(1, 100);
@@ -346,7 +347,7 @@ impl Zone {
         if names.is_empty() {
             return Answer::NoName;
         }
-        names.sort();
+        names.compact_sort();
         names.dedup();
         if !matches!(kind, Kind::Ptr | Kind::Any) {
             return records(Vec::new());

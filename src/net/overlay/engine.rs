@@ -21,6 +21,7 @@ use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 use settings::Backend;
 use settings::addr::{Cidr, Family};
+use sorting::CollectOrdered as _;
 
 /// The hardware address of a node's ends: the same after every start, so that peers' entries stay
 /// right. Locally administered, and not a group's.
@@ -75,7 +76,7 @@ fn spoiled(config: &Config) -> BTreeMap<Family, String> {
         let text = base::fs::read_to_string(&spoiled_path(config, family)).ok()?;
         Some((family, text.trim().to_owned()))
     };
-    Family::ALL.into_iter().filter_map(kept).collect()
+    Family::ALL.into_iter().filter_map(kept).collect_map()
 }
 
 /// Applies views, one after the other.

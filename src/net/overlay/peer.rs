@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use api::Object;
 use serde::{Deserialize, Serialize};
+use sorting::CollectOrdered as _;
 
 use crate::netlink::link::{Mac, mac_text};
 use crate::netlink::wireguard::PublicKey;
@@ -280,7 +281,7 @@ pub(crate) fn missing(
     present: &BTreeMap<String, String>,
 ) -> BTreeMap<String, Option<String>> {
     let differs = |(name, value): &(&String, &Option<String>)| present.get(*name) != value.as_ref();
-    wanted.iter().filter(differs).map(|(k, v)| (k.clone(), v.clone())).collect()
+    wanted.iter().filter(differs).map(|(k, v)| (k.clone(), v.clone())).collect_map()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::netlink::wireguard::PublicKey;
 use crate::overlay::peer::Peer;
 use settings::Backend;
 use settings::addr::{Cidr, Family};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 /// The link that carries packets to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,7 +225,7 @@ fn disjoint_blocks<'a>(
             (new, peer.created.as_str(), peer.name.as_str(), block, peer)
         })
         .collect();
-    claims.sort_by(|a, b| (a.0, a.1, a.2, a.3).cmp(&(b.0, b.1, b.2, b.3)));
+    claims.compact_sort_by(|a, b| (a.0, a.1, a.2, a.3).cmp(&(b.0, b.1, b.2, b.3)));
     // Blocks by first address. They are disjoint, so only the two neighbors of a new block can
     // overlap it.
     let mut taken: BTreeMap<IpAddr, (Cidr, &str)> =
@@ -284,7 +285,7 @@ pub(crate) fn members(own: &str, family: Family, peers: &[Peer]) -> BTreeSet<IpA
     let others = peers.iter().filter(|peer| peer.name != own && peer.tunnels);
     let all =
         others.flat_map(|peer| peer.face(family).address.into_iter().chain(peer.known.clone()));
-    all.filter(|ip| Family::of(*ip) == family).collect()
+    all.filter(|ip| Family::of(*ip) == family).collect_set()
 }
 
 /// Plans one address family. `before` maps each block to the node that held it.

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use nix::errno::Errno;
+use sorting::CollectOrdered as _;
 
 use crate::config::Error;
 use crate::netlink::Socket;
@@ -233,7 +234,7 @@ impl Wire {
             .iter()
             .filter(|((of, _), _)| *of == family)
             .map(|((_, key), at)| (*key, *at))
-            .collect();
+            .collect_map();
         let now = base::clock::unix_time().as_secs();
         for step in decide(&standing.peers, &wanted.peers, &told, keepalive, now, complete) {
             match step {

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::ObjectKey;
+use sorting::CompactSort as _;
 
 use crate::nft::set::{Element, Value};
 use crate::policy::drops::{Drops, LogLimit, group_chain};
@@ -381,7 +382,7 @@ impl Decider {
         let used = |p: &&(String, u8, u16)| self.names.contains(&(p.1, p.0.clone()));
         let mut named: Vec<(u8, String, u16)> =
             pod.ports.iter().filter(used).map(|(n, p, port)| (*p, n.clone(), *port)).collect();
-        named.sort_unstable();
+        named.compact_sort();
         named.dedup();
         Some(Class { selectors, named })
     }
@@ -463,7 +464,7 @@ impl Decider {
                 rules.for_each(|rule| self.add_rule(&mut profile, side, rule, pod));
             }
             let group = self.drop_group(&isolating, out);
-            profile.blocks.sort_unstable();
+            profile.blocks.compact_sort();
             profile.blocks.dedup();
             let number = self.profile_number(profile, profiles);
             isolated = true;
@@ -509,7 +510,7 @@ impl Decider {
         let mut pods = std::mem::take(&mut self.pods);
         let mut order: Vec<&ObjectKey> = pods.keys().collect();
         // If two pods claim an address, the pod on this node has it.
-        order.sort_unstable_by_key(|key| (!local.contains_key(key), (*key).clone()));
+        order.compact_sort_by_key(|key| (!local.contains_key(key), (*key).clone()));
         let order: Vec<ObjectKey> = order.into_iter().cloned().collect();
         let mut give =
             |this: &mut Self, class: Option<Class>, addresses: &[IpAddr]| -> Option<u32> {

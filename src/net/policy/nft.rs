@@ -11,6 +11,7 @@ use crate::nft::{Batch, Error, Hook};
 use crate::policy::decide::{SetName, Sets};
 use crate::policy::drops::Drops;
 use settings::addr::{Cidr, Family, octets};
+use sorting::CollectOrdered as _;
 
 const IIFNAME: u32 = 6;
 const TCP: u8 = 6;
@@ -44,7 +45,11 @@ pub(crate) fn table(proxy: &str) -> String {
 }
 
 fn node_elements(family: Family, nodes: &BTreeSet<IpAddr>) -> BTreeSet<Element> {
-    nodes.iter().filter(|a| Family::of(**a) == family).map(|a| Element::key(octets(*a))).collect()
+    nodes
+        .iter()
+        .filter(|a| Family::of(**a) == family)
+        .map(|a| Element::key(octets(*a)))
+        .collect_set()
 }
 
 impl Layout {

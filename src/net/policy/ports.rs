@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use settings::addr::{self, Cidr, Family};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 /// Ports of each protocol; the ranges of one are sorted, apart from each other, and inclusive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +33,7 @@ impl Ports {
         }
         let ranges = self.ranges.entry(protocol).or_default();
         ranges.push((first, last));
-        ranges.sort_unstable();
+        ranges.compact_sort();
         let mut merged: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
         for (from, to) in ranges.drain(..) {
             match merged.last_mut() {
@@ -75,7 +76,7 @@ pub(crate) fn spans(block: &Cidr, except: &[Cidr]) -> Vec<Span> {
         .filter(|e| e.family() == family)
         .map(|e| (addr::number(e.first()), addr::number(e.last())))
         .collect();
-    cut.sort_unstable();
+    cut.compact_sort();
     let end = addr::number(block.last());
     let mut out = Vec::new();
     let mut next = Some(addr::number(block.first()));
@@ -108,7 +109,7 @@ pub(crate) fn apart(family: Family, list: &[(Span, Ports)]) -> Vec<(Span, Ports)
         .iter()
         .flat_map(|(first, last, _)| [Some(*first), last.checked_add(1).filter(|n| *n <= top)])
         .flatten()
-        .collect();
+        .collect_set();
     let ends = begins.iter().skip(1).map(|next| next - 1).chain([top]);
     let mut out: Vec<(u128, u128, Ports)> = Vec::new();
     for (first, last) in begins.iter().copied().zip(ends) {

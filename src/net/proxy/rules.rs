@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::nft::set::{Element, Value};
 use crate::proxy::services::{Endpoint, Port, Usable, usable};
 use settings::addr::{Cidr, Family, octets};
+use sorting::CompactSort as _;
 
 /// Which endpoints a lookup selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -319,7 +320,7 @@ impl DesiredElements {
 
 /// Merges overlapping ranges, because the kernel rejects overlaps.
 fn merged(mut ranges: Vec<(IpAddr, IpAddr)>) -> Vec<(IpAddr, IpAddr)> {
-    ranges.sort();
+    ranges.compact_sort();
     let mut out: Vec<(IpAddr, IpAddr)> = Vec::new();
     for (from, to) in ranges {
         match out.last_mut() {

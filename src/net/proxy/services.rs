@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use api::k8s::api::core::v1::{Service, ServicePort};
 use api::k8s::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
+use sorting::CompactSort as _;
 
 use settings::addr::{Cidr, Family};
 
@@ -238,7 +239,7 @@ pub(crate) fn endpoints(
         }
     }
     for list in out.values_mut() {
-        list.sort_by_key(|e| (e.address, e.port));
+        list.compact_sort_by_key(|e| (e.address, e.port));
     }
     out
 }

@@ -6,6 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use sorting::{CollectOrdered as _, CompactSort as _};
+
 use crate::nft::set::Element;
 use crate::proxy::rules::{DesiredElements, SetName, UdpTarget};
 
@@ -82,7 +84,7 @@ impl State {
     }
 
     fn dynamic_sets(&self) -> BTreeSet<SetName> {
-        self.sizes.keys().copied().filter(|n| is_dynamic(*n)).collect()
+        self.sizes.keys().copied().filter(|n| is_dynamic(*n)).collect_set()
     }
 
     fn mark_dirty(&mut self, claim: &Claim) {
@@ -99,7 +101,7 @@ impl State {
         all.push((owners.first, holder.element));
         all.retain(|(name, _)| name != owner);
         all.extend(element.map(|element| (Arc::clone(owner), element)));
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.compact_sort_by(|a, b| a.0.cmp(&b.0));
         if all.is_empty() {
             self.resize(claim.name, false);
             return;

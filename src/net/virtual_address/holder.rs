@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::{Kind, Tasks};
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use sorting::CollectOrdered as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -121,7 +122,7 @@ impl Holder {
             }
         }
         if self.is_renewing() {
-            let all: BTreeSet<IpAddr> = self.held.keys().copied().collect();
+            let all: BTreeSet<IpAddr> = self.held.keys().copied().collect_set();
             self.give_up(&all, "the process stops").await;
         }
         Ok(())
@@ -142,7 +143,7 @@ impl Holder {
         let own = self.config.addresses.borrow().clone();
         let has_family = |ip: &IpAddr| own.iter().any(|own| Family::of(*own) == Family::of(*ip));
         let wanted = self.config.wanted.borrow().clone().unwrap_or_default();
-        wanted.into_iter().filter(has_family).collect()
+        wanted.into_iter().filter(has_family).collect_set()
     }
 
     async fn next_step(&mut self, watches: &mut Watches) -> Step {
@@ -229,7 +230,7 @@ impl Holder {
     }
 
     fn publish(&self) {
-        let now: BTreeSet<IpAddr> = self.held.keys().copied().collect();
+        let now: BTreeSet<IpAddr> = self.held.keys().copied().collect_set();
         self.config.held.send_if_modified(|known| {
             let changed = *known != now;
             *known = now;
@@ -274,7 +275,7 @@ impl Holder {
         if self.held.is_empty() {
             return;
         }
-        let claim: BTreeSet<IpAddr> = self.held.keys().copied().collect();
+        let claim: BTreeSet<IpAddr> = self.held.keys().copied().collect_set();
         let request = LeaseRequest {
             holder: self.config.name.clone(),
             held: claim.clone(),
@@ -327,7 +328,7 @@ impl Holder {
         };
         let tally = self.ask(&request).await;
         let granted: BTreeSet<IpAddr> =
-            free.iter().copied().filter(|ip| tally.fate(*ip) == Fate::Granted).collect();
+            free.iter().copied().filter(|ip| tally.fate(*ip) == Fate::Granted).collect_set();
         let unused = self.unused(granted).await;
         let until = sent + HOLD;
         let mut taken: Vec<IpAddr> = unused.iter().copied().collect();
@@ -349,7 +350,8 @@ impl Holder {
             self.renew_at = base::clock::now();
         }
         self.publish();
-        let refused: BTreeSet<IpAddr> = free.into_iter().filter(|ip| !taken.contains(ip)).collect();
+        let refused: BTreeSet<IpAddr> =
+            free.into_iter().filter(|ip| !taken.contains(ip)).collect_set();
         self.announce(taken);
         if !refused.is_empty() {
             let release = refused.clone();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use sorting::CollectOrdered as _;
 use tokio::time::Instant;
 
 use super::{LEASE, LeaseRequest, LeaseResponse};
@@ -86,7 +87,7 @@ impl Ledger {
     /// The machines that have an address.
     pub(super) fn holders(&self, now: Instant) -> BTreeMap<IpAddr, String> {
         let valid = self.leases.iter().filter(|(_, lease)| lease.until > now);
-        valid.map(|(ip, lease)| (*ip, lease.holder.clone())).collect()
+        valid.map(|(ip, lease)| (*ip, lease.holder.clone())).collect_map()
     }
 
     /// Releases and grants addresses.
@@ -160,7 +161,7 @@ impl Ledger {
                 .filter(|other| other.machine != machine && other.addresses.contains(ip))
                 .filter(|other| order(*ip, &other.machine) < own)
                 .map(|other| other.machine.as_str())
-                .collect();
+                .collect_set();
             let rank = u32::try_from(before.len()).unwrap_or(RANK_MAX).min(RANK_MAX);
             let at = from.max(self.opens) + STEP * rank;
             if at <= now {

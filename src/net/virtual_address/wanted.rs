@@ -11,6 +11,7 @@ use base::{Kind, Shutdown, Tasks};
 use client::{Change, Informer, Informers};
 use parking_lot::Mutex;
 use settings::AddressPool;
+use sorting::CollectOrdered as _;
 use tokio::sync::{Notify, watch};
 
 use super::{Holder, HolderConfig, VirtualAddresses};
@@ -107,7 +108,7 @@ impl State {
                 && (!service.is_local || has_endpoint(key))
         };
         let all = self.services.iter().filter(selects);
-        all.flat_map(|(_, service)| &service.addresses).copied().collect()
+        all.flat_map(|(_, service)| &service.addresses).copied().collect_set()
     }
 
     /// Records a change of a Service; returns whether it matters.

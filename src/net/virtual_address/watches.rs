@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use sorting::CollectOrdered as _;
 
 use super::holder::HolderConfig;
 use super::{LeaseError, LeaseRequest, LeaseResponse, LeaseServer, TIMEOUT, WATCH};
@@ -69,7 +70,7 @@ impl Watches {
         match answer {
             Ok(answer) => {
                 let free: BTreeSet<IpAddr> =
-                    answer.free.intersection(&self.addresses).copied().collect();
+                    answer.free.intersection(&self.addresses).copied().collect_set();
                 if free.is_empty() {
                     self.ask(config, server, Duration::ZERO);
                     return None;

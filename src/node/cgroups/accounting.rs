@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use sorting::CollectOrdered as _;
+
 use super::Cgroups;
 use super::usage::number;
 use crate::pods::pod::Pod;
@@ -270,7 +272,7 @@ fn v2_disks(stat: &str) -> BTreeMap<String, DiskCounters> {
         };
         Some((device.to_owned(), counters))
     };
-    stat.lines().filter_map(disk).collect()
+    stat.lines().filter_map(disk).collect_map()
 }
 
 #[cfg(test)]

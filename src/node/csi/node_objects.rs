@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::Node;
 use api::k8s::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 /// Annotation of a Node with the names that drivers have for it.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
@@ -83,7 +84,7 @@ pub(crate) fn annotate(metadata: &mut ObjectMeta) -> bool {
     // The order of the names has no meaning.
     let sorted = |text: &str| {
         let mut names: Vec<String> = text.split(',').map(str::to_owned).collect();
-        names.sort_unstable();
+        names.compact_sort();
         names.dedup();
         names
     };
@@ -122,7 +123,7 @@ pub(crate) fn add_driver(object: &mut CSINode, name: &str, info: &DriverNodeInfo
     let is_same = |known: &CSINodeDriver| {
         let sorted = |driver: &CSINodeDriver| {
             let mut keys = driver.topology_keys.clone().unwrap_or_default();
-            keys.sort_unstable();
+            keys.compact_sort();
             keys
         };
         let count = |d: &CSINodeDriver| d.allocatable.as_ref().and_then(|a| a.count);

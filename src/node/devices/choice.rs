@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use sorting::CollectOrdered as _;
+
 use super::affinity::{Candidates, split};
 use super::error::AllocationError;
 use super::state::{ClaimKey, DeviceState};
@@ -53,7 +55,7 @@ pub(crate) struct Preference {
 impl Preference {
     /// The devices from which the plugin chooses: `available_deviceIDs` of the call.
     pub(crate) fn available(&self) -> BTreeSet<String> {
-        self.among.union(&self.must_include).cloned().collect()
+        self.among.union(&self.must_include).cloned().collect_set()
     }
 }
 
@@ -92,7 +94,8 @@ impl DeviceState {
             }
             return Ok(Choice::Nothing);
         }
-        let mut taken: BTreeSet<String> = request.reusable.iter().take(*count).cloned().collect();
+        let mut taken: BTreeSet<String> =
+            request.reusable.iter().take(*count).cloned().collect_set();
         if taken.len() < *count {
             let needed = count - taken.len();
             let available = self.available(request, &healthy);
@@ -118,7 +121,7 @@ impl DeviceState {
     /// as one that it has.
     fn available(&self, request: &DeviceRequest, healthy: &BTreeSet<String>) -> BTreeSet<String> {
         let allocated = self.allocated(&request.resource);
-        healthy.difference(&allocated).cloned().collect()
+        healthy.difference(&allocated).cloned().collect_set()
     }
 
     /// Takes the aligned devices if all of them are needed, and returns what is left to choose.

@@ -13,6 +13,7 @@ use proto::podresources;
 use proto::podresources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
+use sorting::CompactSort as _;
 use tokio::net::UnixListener;
 use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
@@ -142,7 +143,7 @@ impl PodResourcesService {
 
     fn list_v1alpha1(&self) -> Vec<podresources::PodResources> {
         let mut pods: Vec<Arc<Pod>> = self.table.all().into_iter().map(|(pod, _)| pod).collect();
-        pods.sort_by(|a, b| a.key.cmp(&b.key));
+        pods.compact_sort_by(|a, b| a.key.cmp(&b.key));
         let is_main = |role| role == ContainerRole::Main;
         let mut listed: Vec<_> = pods.iter().map(|pod| self.of_pod(pod, is_main)).collect();
         let containers = listed.iter_mut().flat_map(|pod| &mut pod.containers);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::deviceplugin::ContainerAllocateResponse;
+use sorting::CollectOrdered as _;
 
 /// Number of the NUMA node under which devices without topology are recorded.
 pub(crate) const WITHOUT_TOPOLOGY: i64 = -1;
@@ -19,7 +20,7 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// The ids of all devices.
     pub(crate) fn ids(&self) -> BTreeSet<String> {
-        self.ids_by_node.values().flatten().cloned().collect()
+        self.ids_by_node.values().flatten().cloned().collect_set()
     }
 
     /// The NUMA nodes of each device; none for a device without topology.
@@ -94,7 +95,7 @@ impl PodDevices {
 
     /// The devices of a resource that containers have.
     pub(crate) fn allocated(&self, resource: &str) -> BTreeSet<String> {
-        self.owners(resource).map(|(id, _)| id).collect()
+        self.owners(resource).map(|(id, _)| id).collect_set()
     }
 
     /// The devices of a resource that containers have, with the uids of their pods. Ids are unique

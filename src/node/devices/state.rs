@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::deviceplugin as plugin;
+use sorting::CollectOrdered as _;
 use tokio::time::Instant;
 
 use super::checkpoint::Checkpoint;
@@ -295,7 +296,7 @@ impl DeviceState {
     /// The healthy devices of a resource.
     pub(crate) fn healthy(&self, resource: &str) -> BTreeSet<String> {
         let resource = self.resources.get(resource);
-        resource.into_iter().flat_map(PluginResource::healthy).cloned().collect()
+        resource.into_iter().flat_map(PluginResource::healthy).cloned().collect_set()
     }
 
     /// The devices of a resource that containers have or are getting.

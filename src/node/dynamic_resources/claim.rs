@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::k8s::api::resource::v1 as resource;
 use serde::{Deserialize, Deserializer, Serialize};
+use sorting::CollectOrdered as _;
 
 /// All operations, in `skipNodeOperations`.
 const ALL_OPERATIONS: &str = "*";
@@ -182,7 +183,7 @@ fn skipped_operations(results: &[&[String]]) -> BTreeSet<String> {
     let by_all = |operation: &&String| {
         results.iter().all(|r| skips(r, operation) || skips(r, ALL_OPERATIONS))
     };
-    named.filter(by_all).cloned().collect()
+    named.filter(by_all).cloned().collect_set()
 }
 
 #[cfg(test)]

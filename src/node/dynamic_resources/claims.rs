@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sorting::CollectOrdered as _;
+
 use super::claim::{Claim, ClaimDevice, ClaimState, Member};
 use super::error::{PrepareError, UnknownClaim};
 use super::metrics::ANY_DRIVER;
@@ -63,7 +65,7 @@ impl ClaimCache {
 
     /// All pods that use claims.
     pub(super) fn pods(&self) -> BTreeSet<String> {
-        self.0.values().flat_map(|claim| claim.state.pod_uids.keys().cloned()).collect()
+        self.0.values().flat_map(|claim| claim.state.pod_uids.keys().cloned()).collect_set()
     }
 
     /// Adds a pod to a claim. Returns the claim if its drivers have to prepare it.
@@ -152,7 +154,7 @@ impl ClaimCache {
             used.any(|d| devices.contains(&(d.pool_name.clone(), d.device_name.clone())))
         };
         let claims = self.0.values().filter(uses);
-        claims.flat_map(|claim| claim.state.pod_uids.keys().cloned()).collect()
+        claims.flat_map(|claim| claim.state.pod_uids.keys().cloned()).collect_set()
     }
 
     /// The number of prepared claims of each driver and, under [`ANY_DRIVER`], of all drivers.

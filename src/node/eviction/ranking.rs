@@ -3,6 +3,7 @@
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
+use sorting::CompactSort as _;
 
 use crate::eviction::pressure::{ScarceResource, Shortage};
 use crate::pods::pod::{ContainerRole, Pod, PodOrigin};
@@ -65,7 +66,7 @@ pub(crate) fn rank(pods: &[(&Pod, PodUsage)], what: ScarceResource) -> Vec<usize
         (above <= 0, priority, std::cmp::Reverse(above))
     };
     let mut out: Vec<usize> = (0..pods.len()).filter(|i| !is_critical(pods[*i].0)).collect();
-    out.sort_by_key(|i| key(*i));
+    out.compact_sort_by_key(|i| key(*i));
     out
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use client::events::EventType;
 use proto::runtime::v1 as cri;
+use sorting::CompactSort as _;
 use tokio::time::Instant;
 
 use crate::context::{Node, RuntimeHandles};
@@ -45,7 +46,7 @@ pub(super) async fn collect_images(
     let mut unused = unused.ok_or(ImageGcError::NoContainerList)?;
     let age = node.identity.config.image_age_min;
     unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= age));
-    unused.sort_by_key(|i| first_listed.get(&i.id).copied());
+    unused.compact_sort_by_key(|i| first_listed.get(&i.id).copied());
     let (mut freed, mut errors) = (0_u64, Vec::new());
     for image in unused {
         if freed >= wanted {

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sorting::CompactSort as _;
+
 use crate::config::Config;
 use crate::context::RuntimeHandles;
 use crate::pods::observed::ObservedState;
@@ -39,7 +41,7 @@ fn rotated_files(path: &Path) -> Vec<PathBuf> {
         .filter(|e| e.file_name().to_string_lossy().starts_with(&name))
         .map(|e| e.path())
         .collect();
-    out.sort();
+    out.compact_sort();
     out
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use client::{Client, ListOptions};
 use parking_lot::Mutex;
+use sorting::CompactSort as _;
 use tokio::time::Instant;
 
 use crate::runtime::images::name;
@@ -63,7 +64,7 @@ fn candidates<'a>(
     corrupt: &HashSet<String>,
 ) -> Vec<&'a Peer> {
     let mut chosen: Vec<&Peer> = peers.iter().filter(|p| !corrupt.contains(&p.node)).collect();
-    chosen.sort_by_cached_key(|peer| {
+    chosen.compact_sort_by_cached_key(|peer| {
         let mut hasher = DefaultHasher::new();
         (&peer.node, content).hash(&mut hasher);
         (!peer.repositories.contains(repository), hasher.finish())

@@ -26,6 +26,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use sorting::CompactSort as _;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use self::conditions::Condition;
@@ -222,7 +223,7 @@ fn listing(directory: &Path) -> io::Result<Vec<u8>> {
             name
         }));
     }
-    names.sort();
+    names.compact_sort();
     let mut page =
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n"
             .to_owned();

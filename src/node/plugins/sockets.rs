@@ -5,6 +5,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use sorting::CompactSort as _;
+
 /// Maximum number of sockets and of directories: a node has some ten plugins.
 const SOCKETS_MAX: usize = 256;
 const DIRECTORIES_MAX: usize = 256;
@@ -53,7 +55,7 @@ pub(super) fn read(root: &Path) -> RegistryContent {
             }
         }
     }
-    out.directories.sort();
+    out.directories.compact_sort();
     out
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
+use sorting::CompactSort as _;
 use tokio::time::Instant;
 
 use crate::context::{ApiHandles, RuntimeHandles};
@@ -353,7 +354,7 @@ fn credentials(objects: &ReferencedObjects, pod: &Pod, name: &str) -> Vec<cri::A
             }
         }
     }
-    out.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+    out.compact_sort_by_key(|(length, _)| std::cmp::Reverse(*length));
     out.into_iter().map(|(_, auth)| auth).collect()
 }
 

@@ -13,6 +13,7 @@ use base::{Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Informer};
 use parking_lot::Mutex;
+use sorting::CollectOrdered as _;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::config::{Config, addresses_changed};
@@ -424,7 +425,7 @@ impl PodManager {
             .filter_map(|e| e.file_name().into_string().ok())
             .chain(self.node.runtime.cgroups.pods())
             .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
-            .collect();
+            .collect_set();
         let exists = |uid: &str| known.contains(uid) || orphans.contains_key(uid);
         self.node.devices.retain_pods(exists).await;
         self.node.dynamic_resources.release_orphans(exists);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use futures::future::try_join_all;
 use proto::runtime::v1 as cri;
+use sorting::CompactSort as _;
 
 use crate::runtime::{Runtime, RuntimeError};
 
@@ -107,8 +108,8 @@ impl ObservedPod {
 
     /// Sorts the newest first, by number: a clock may have been set back between two of them.
     fn sort(&mut self) {
-        self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
-        self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+        self.sandboxes.compact_sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        self.containers.compact_sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
     }
 
     pub(crate) fn any_running(&self) -> bool {

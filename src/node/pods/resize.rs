@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
+use sorting::CollectOrdered as _;
 
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
@@ -75,7 +76,7 @@ type Resources = Option<core::ResourceRequirements>;
 /// Resources by container name, and those of the whole pod under the empty name.
 fn resources(pod: &Pod) -> BTreeMap<&str, &Resources> {
     let containers = pod.containers.iter().map(|m| (m.name(), &m.container.resources));
-    containers.chain([("", &pod.spec().resources)]).collect()
+    containers.chain([("", &pod.spec().resources)]).collect_map()
 }
 
 /// Whether the resources of two pods differ.

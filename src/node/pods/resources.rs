@@ -7,6 +7,7 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use api::validation::names::qualified_name;
 use proto::runtime::v1 as cri;
+use sorting::CollectOrdered as _;
 
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 
@@ -201,7 +202,9 @@ pub(crate) fn is_extended(name: &str) -> bool {
 /// equal to their limits.
 pub(crate) fn extended_limits(c: &core::Container) -> BTreeMap<&str, i64> {
     let all = limits(c).into_iter().flatten();
-    all.filter(|(name, _)| is_extended(name)).map(|(n, q)| (n.as_str(), parse(q).value())).collect()
+    all.filter(|(name, _)| is_extended(name))
+        .map(|(n, q)| (n.as_str(), parse(q).value()))
+        .collect_map()
 }
 
 /// Prefix of huge page resources; the page size follows.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use sorting::CompactSort as _;
 
 use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
@@ -25,7 +26,7 @@ impl PodTable {
             .map(|h| (h.desired.borrow().clone(), Arc::clone(h)))
             .filter(|(d, _)| *d.pod.key.namespace == *namespace && *d.pod.key.name == *name)
             .collect();
-        found.sort_by_key(|(d, _)| d.removed);
+        found.compact_sort_by_key(|(d, _)| d.removed);
         found.into_iter().next().map(|(d, h)| (d.pod, h))
     }
 
@@ -47,7 +48,7 @@ impl PodTable {
     pub(crate) fn active(&self) -> Vec<Arc<Pod>> {
         let active = self.all().into_iter().filter(|(_, handle)| handle.uses_resources());
         let mut pods: Vec<Arc<Pod>> = active.map(|(pod, _)| pod).collect();
-        pods.sort_by(|a, b| a.key.cmp(&b.key));
+        pods.compact_sort_by(|a, b| a.key.cmp(&b.key));
         pods
     }
 

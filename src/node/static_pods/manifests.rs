@@ -2,6 +2,7 @@
 //! changes.
 
 use api::Typed;
+use sorting::CompactSort as _;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -171,7 +172,7 @@ fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, RejectedPaths)> {
             rejected.push((path, "not a regular file".to_owned()));
         }
     }
-    out.sort();
+    out.compact_sort();
     if out.len() > FILES_MAX {
         let why = format!("only the first {FILES_MAX} of {} files are read", out.len());
         rejected.push((folder.to_owned(), why));

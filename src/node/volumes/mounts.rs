@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{major, minor};
+use sorting::CompactSort as _;
 
 fn named(action: &str, path: &Path, errno: nix::Error) -> io::Error {
     let error = io::Error::from(errno);
@@ -39,7 +40,7 @@ pub(super) fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
         .map(|path| PathBuf::from(unescape(path)))
         .filter(|path| path.starts_with(folder))
         .collect();
-    out.sort_by_key(|p| std::cmp::Reverse(p.components().count()));
+    out.compact_sort_by_key(|p| std::cmp::Reverse(p.components().count()));
     out
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sorting::CompactSort as _;
+
 use super::id::PoolId;
 use super::slice::{Counters, Slice};
 use super::slices::SliceIndex;
@@ -97,7 +99,7 @@ impl<'a> Pool<'a> {
     }
 
     fn new(id: &'a PoolId, mut slices: Vec<&'a Slice>, others: Vec<&'a Slice>) -> Self {
-        slices.sort_by(|a, b| a.name.cmp(&b.name));
+        slices.compact_sort_by(|a, b| a.name.cmp(&b.name));
         match Self::build(id, slices, others) {
             Ok(pool) => pool,
             Err(why) => Self::empty(id, PoolState::Invalid(why)),

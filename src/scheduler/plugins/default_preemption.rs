@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::k8s::api::policy::v1::PodDisruptionBudget;
+use sorting::CompactSort as _;
 
 use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult};
 use crate::node_info::NodeInfo;
@@ -122,7 +123,7 @@ fn victims(state: &CycleState<'_>, node: &NodeInfo, budgets: &[Budget]) -> Optio
     if !trial.fits() {
         return None;
     }
-    lower.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.started.cmp(&b.started)));
+    lower.compact_sort_by(|a, b| b.priority.cmp(&a.priority).then(a.started.cmp(&b.started)));
     let (violating, others) = split_by_budget(&lower, budgets);
     let mut violations = 0;
     let mut victims = Vec::new();

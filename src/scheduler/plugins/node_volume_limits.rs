@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::k8s::api::core::v1::PersistentVolumeClaim;
 use api::k8s::api::storage::v1::{CSINode, CSINodeDriver};
+use sorting::CollectOrdered as _;
 
 use crate::event::Event;
 use crate::framework::{Plugin, Snapshot};
@@ -60,7 +61,7 @@ impl Plugin for NodeVolumeLimits {
             let driver = snapshot.listers.csi_driver(driver);
             driver.is_some_and(|d| d.spec.prevent_pod_scheduling_if_missing == Some(true))
         };
-        let drivers: BTreeSet<&str> = volumes.iter().map(|v| v.driver.as_str()).collect();
+        let drivers: BTreeSet<&str> = volumes.iter().map(|v| v.driver.as_str()).collect_set();
         let required = drivers.into_iter().filter(|driver| prevents(driver));
         let required_drivers = required.map(str::to_owned).collect();
         (!volumes.is_empty()).then_some(Self { volumes, required_drivers })
@@ -80,7 +81,7 @@ impl Plugin for NodeVolumeLimits {
             .iter()
             .filter(|driver| limited(&driver.name))
             .filter_map(|driver| Some((driver.name.as_str(), limit(driver)?)))
-            .collect();
+            .collect_map();
         // Every claim and every attachment is at most one volume: most nodes are far from their
         // limits, and their claims need not be looked up.
         let attachments = snapshot.listers.volume_attachments(&node.name);

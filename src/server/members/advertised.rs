@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::clock::now;
 use serde::{Deserialize, Serialize};
+use sorting::CompactSort as _;
 use store::{Member, Responses};
 use tokio::time::Instant;
 
@@ -67,7 +68,7 @@ impl AdvertisedAddresses {
         let asked = others.iter().filter(|member| unknown.contains(&member.id));
         let answers = asked.map(|member| self.ask(member, FIRST_ANSWER));
         all.extend(futures::future::join_all(answers).await.into_iter().flatten());
-        all.sort();
+        all.compact_sort();
         all.dedup();
         Some(all)
     }

@@ -10,6 +10,7 @@ use api::k8s::api::core::v1::Node;
 use base::{Kind, Tasks};
 use client::{Change, Client, Informers, Patch};
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 use store::Members;
 use tokio::sync::mpsc;
 
@@ -113,7 +114,7 @@ async fn is_lost(members: &Members, id: u64) -> bool {
 }
 
 async fn remove_deleted(members: &Members, deleted: &mut BTreeSet<u64>) {
-    let listed: BTreeSet<u64> = members.list().into_iter().map(|member| member.id).collect();
+    let listed: BTreeSet<u64> = members.list().into_iter().map(|member| member.id).collect_set();
     deleted.retain(|id| listed.contains(id));
     // Only the leader knows which members respond.
     let Some(responses) = members.responses(UNRESPONSIVE_AFTER).filter(|_| !deleted.is_empty())

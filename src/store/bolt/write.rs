@@ -3,6 +3,8 @@
 
 use std::io;
 
+use sorting::CompactSort as _;
+
 use super::{
     BRANCH, ELEMENT, FREE_LIST, HEAD, IS_BUCKET, LEAF, MAGIC, META, META_PAGE, VERSION, checksum,
 };
@@ -167,7 +169,7 @@ impl<'a> Writer<'a> {
     /// Errors of the sink.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         let mut root = Leaf::default();
-        self.buckets.sort();
+        self.buckets.compact_sort();
         self.buckets.iter().for_each(|(name, value)| root.push(IS_BUCKET, name, value));
         let root = self.put_page(|id| root.encode(id))?;
         self.flush()?;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use sorting::CompactSort as _;
 
 use super::checkpoint::CheckpointHeader;
 use super::entries::View;
@@ -54,7 +55,7 @@ fn numbered(names: &[String], prefix: &str) -> Vec<u64> {
         u64::from_str_radix(digits, 16).ok()
     };
     let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
-    numbers.sort_unstable();
+    numbers.compact_sort();
     numbers
 }
 

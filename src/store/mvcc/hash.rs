@@ -6,6 +6,7 @@
 //! checksum that etcd computes during the compaction must be kept by the caller that compacts.
 
 use bytes::Bytes;
+use sorting::CompactSort as _;
 
 use super::history::Version;
 use super::state::State;
@@ -91,7 +92,7 @@ impl Hashing {
 
     /// The checksums.
     pub(crate) fn finish(mut self) -> KvHash {
-        self.entries.sort_by_key(|entry| (entry.version.modified, entry.version.sub));
+        self.entries.compact_sort_by_key(|entry| (entry.version.modified, entry.version.sub));
         let keys = self.sum(self.kept.asked);
         let compacting = match self.kept {
             KeptVersions { asked, compacting } if asked == compacting => keys,

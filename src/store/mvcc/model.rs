@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sorting::CompactSort as _;
 
 use super::{Command, *};
 use crate::contract::{KeyRange, KeyValue, Op, RangeRequest, Revision, StoreError, Txn};
@@ -57,7 +58,7 @@ fn in_files(state: State, rng: &mut Rng) -> State {
         replace_all_values(&state, &findings);
     } else {
         // As in a log: by revisions, and some without effect.
-        findings.sort_by_key(|(_, at)| *at);
+        findings.compact_sort_by_key(|(_, at)| *at);
         let findings: Vec<FileValue> = findings.into_iter().map(|(found, _)| found).collect();
         replace_written_values(&state, &findings, &mut 0);
     }

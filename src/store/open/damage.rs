@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Shutdown, Tasks};
+use sorting::CompactSort as _;
 
 use super::{Config, open};
 use crate::contract::ClusterId;
@@ -71,7 +72,7 @@ impl Fixture {
             .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("log-"))
             .filter(|path| std::fs::read(path).unwrap()[64..].iter().any(|byte| *byte != 0))
             .collect();
-        logs.sort();
+        logs.compact_sort();
         logs.pop().unwrap()
     }
 }

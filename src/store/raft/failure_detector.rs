@@ -11,6 +11,7 @@ use base::tasks::Kind;
 use futures::future::BoxFuture;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
+use sorting::CollectOrdered as _;
 
 use super::members::Members;
 use super::wire::Envelope;
@@ -92,7 +93,7 @@ impl Members {
             .membership()
             .voter_ids()
             .filter(|id| *id != leader)
-            .collect();
+            .collect_set();
         let Some(turn) = voters.iter().position(|id| *id == self.id()) else { return };
         let wait = TURN.saturating_mul(u32::try_from(turn).unwrap_or(u32::MAX));
         let mut leadership = self.leadership();

@@ -10,6 +10,7 @@ use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::Precondition;
+use sorting::CollectOrdered as _;
 use tokio::sync::{Notify, watch};
 
 use super::engine::{LEADER_WAIT, RaftEngine};
@@ -100,7 +101,7 @@ impl Members {
 
     /// Number of connections of each other member to this one.
     pub fn connected(&self) -> BTreeMap<u64, usize> {
-        self.connections.lock().iter().map(|(id, count)| (*id, *count)).collect()
+        self.connections.lock().iter().map(|(id, count)| (*id, *count)).collect_map()
     }
 
     /// The leadership and its changes.
@@ -127,7 +128,7 @@ impl Members {
     /// All members known locally, by id.
     pub fn list(&self) -> Vec<Member> {
         let membership = self.membership();
-        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect_set();
         let member = |(id, address): (&u64, &Address)| Member {
             id: *id,
             address: address.as_str().to_owned(),
@@ -347,7 +348,7 @@ fn plan(
     change: &Change,
     ready: &[u64],
 ) -> Result<Option<ChangeMembers<u64, Address>>, StoreError> {
-    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    let voters: BTreeSet<u64> = membership.voter_ids().collect_set();
     Ok(match change {
         Change::Add(0, _) => return Err(invalid("0 is not a valid member id")),
         Change::Add(_, address) if address.is_unknown() => {
@@ -366,7 +367,7 @@ fn plan(
         }
         Change::Promote(ids) => {
             let new: BTreeSet<u64> =
-                ids.iter().copied().filter(|id| !voters.contains(id)).collect();
+                ids.iter().copied().filter(|id| !voters.contains(id)).collect_set();
             if let Some(id) = new.iter().find(|id| membership.get_node(id).is_none()) {
                 return Err(invalid(format!("{id:016x} is not a member: add it first")));
             }

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use base::Problems;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use sorting::CollectOrdered as _;
 use tokio::sync::Notify;
 
 use super::wire::{Envelope, Request, Response};
@@ -230,7 +231,7 @@ impl PeerLinks {
     pub(crate) fn traffic(&self) -> BTreeMap<u64, Traffic> {
         let members = self.members.lock();
         let others = members.iter().filter(|(id, _)| **id != self.me);
-        others.map(|(id, known)| (*id, known.traffic)).collect()
+        others.map(|(id, known)| (*id, known.traffic)).collect_map()
     }
 
     /// Sends a request to a member, with a timeout.

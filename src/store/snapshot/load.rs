@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use bytes::Bytes;
+use sorting::CollectOrdered as _;
 
 use super::error::RecordError;
 use super::records::{KeyValue, decode_lease, read_change_key};
@@ -135,7 +136,7 @@ fn read<S: Source + ?Sized>(
             return Err(SnapshotError::Checksum);
         }
     }
-    let mut found: BTreeMap<Vec<u8>, Bucket> = database.buckets()?.into_iter().collect();
+    let mut found: BTreeMap<Vec<u8>, Bucket> = database.buckets()?.into_iter().collect_map();
     let mut take = |name: &[u8]| found.remove(name);
     let missing = |name: &str| {
         SnapshotError::Foreign(format!(

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use sorting::CompactSort as _;
 
 use super::records::{KeyValue, change_key, encode_lease};
 use super::{SUM, buckets, load, meta};
@@ -80,7 +81,7 @@ fn write(sink: &mut dyn Sink, state: &RwLock<State>, header: &Header) -> io::Res
     let changes = write_changes(&mut writer, state, header)?;
     let mut bucket = writer.bucket(buckets::LEASE);
     let mut leases = header.leases.clone();
-    leases.sort_unstable_by_key(|(id, _)| id.to_be_bytes());
+    leases.compact_sort_by_key(|(id, _)| id.to_be_bytes());
     for (id, ttl) in leases {
         let mut lease = Vec::new();
         encode_lease(id, ttl, &mut lease);

@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
+use sorting::CompactSort as _;
 
 /// The column after which the emitter replaces a space by a line break.
 const WIDTH: usize = 80;
@@ -89,7 +90,7 @@ impl Emitter {
 
     fn mapping(&mut self, map: &Map<String, Value>, indent: usize, place: NodePosition) {
         let mut members: Vec<(&String, &Value)> = map.iter().collect();
-        members.sort_by(|a, b| natural(a.0, b.0));
+        members.compact_sort_by(|a, b| natural(a.0, b.0));
         for (index, (key, value)) in members.into_iter().enumerate() {
             if index > 0 || place == NodePosition::Member {
                 self.line(indent);

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::{DIRECTIVE, Merged, Object, no_merge_key};
 
@@ -75,8 +76,8 @@ pub(super) fn order(
             None => theirs.push((server, item)),
         }
     }
-    ours.sort_by_key(|(patch, _, _)| *patch);
-    theirs.sort_by_key(|(server, _)| *server);
+    ours.compact_sort_by_key(|(patch, _, _)| *patch);
+    theirs.compact_sort_by_key(|(server, _)| *server);
     let mut out = Vec::with_capacity(ours.len() + theirs.len());
     let mut theirs = theirs.into_iter().peekable();
     for (_, server, item) in ours {

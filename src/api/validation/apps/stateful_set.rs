@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use super::{always_restarts, counters};
 use crate::field::{Error, ErrorList, Path};
@@ -141,7 +142,7 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     if let Some(own) = crate::value::object_mut(&mut template, "spec") {
         remove(own, "subdomain");
         remove(own, "hostname");
-        let named: BTreeSet<&str> = claims.iter().copied().collect();
+        let named: BTreeSet<&str> = claims.iter().copied().collect_set();
         let mut volumes: Vec<Value> = named
             .iter()
             .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))

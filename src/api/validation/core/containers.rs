@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use sorting::CollectOrdered as _;
 
 use super::{env, handlers, mounts, resources, security};
 use crate::field::{Error, ErrorList, Path};
@@ -53,7 +54,7 @@ fn regular(list: &[Value], around: &Surroundings<'_>, path: &Path) -> ErrorList 
 fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut names: BTreeSet<&str> =
-        items(spec, "containers").iter().map(|c| str_at(c, "name")).collect();
+        items(spec, "containers").iter().map(|c| str_at(c, "name")).collect_set();
     for (index, container) in items(spec, "initContainers").iter().enumerate() {
         let field = path.index(index);
         errors.extend(common(container, around, &field));
@@ -114,7 +115,7 @@ fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList 
         .iter()
         .chain(items(spec, "initContainers"))
         .map(|c| str_at(c, "name"))
-        .collect();
+        .collect_set();
     let mut names = others.clone();
     for (index, container) in items(spec, "ephemeralContainers").iter().enumerate() {
         let field = path.index(index);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use sorting::CollectOrdered as _;
 
 use super::volumes::{descending, no_backsteps};
 use crate::field::{Error, ErrorList, Path};
@@ -20,8 +21,9 @@ pub(super) fn mounts(
     let devices = items(container, "volumeDevices");
     let mut errors = ErrorList::new();
     let mut points = BTreeSet::new();
-    let device_names: BTreeSet<&str> = devices.iter().map(|d| str_at(d, "name")).collect();
-    let device_paths: BTreeSet<&str> = devices.iter().map(|d| str_at(d, "devicePath")).collect();
+    let device_names: BTreeSet<&str> = devices.iter().map(|d| str_at(d, "name")).collect_set();
+    let device_paths: BTreeSet<&str> =
+        devices.iter().map(|d| str_at(d, "devicePath")).collect_set();
     for (index, mount) in items(container, "volumeMounts").iter().enumerate() {
         let field = list.index(index);
         let (name, point) = (str_at(mount, "name"), str_at(mount, "mountPath"));
@@ -122,8 +124,8 @@ pub(super) fn devices(
 ) -> ErrorList {
     let list = path.child("volumeDevices");
     let mounts = items(container, "volumeMounts");
-    let mount_names: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "name")).collect();
-    let mount_paths: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "mountPath")).collect();
+    let mount_names: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "name")).collect_set();
+    let mount_paths: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "mountPath")).collect_set();
     let mut errors = ErrorList::new();
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in items(container, "volumeDevices").iter().enumerate() {

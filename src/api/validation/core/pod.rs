@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::containers::{self, Surroundings};
 use super::{resources, scheduling, security, volumes};
@@ -113,7 +114,7 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
         .map(|c| str_at(c, "name"))
         .filter(|n| !n.is_empty())
         .collect();
-    claims.sort_unstable();
+    claims.compact_sort();
     let around = Surroundings {
         volumes: known,
         claims,

@@ -1,6 +1,7 @@
 //! Validation of resource quotas.
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::resources::{is_count, quantity_value, resource_name};
 use crate::field::{Error, ErrorList, Path};
@@ -151,7 +152,7 @@ pub fn quota_change(object: &Value, old: &Value) -> ErrorList {
     let sorted = |object: &Value| {
         let mut list: Vec<String> =
             texts(get(object, "spec"), "scopes").into_iter().map(str::to_owned).collect();
-        list.sort();
+        list.compact_sort();
         list.dedup();
         list
     };

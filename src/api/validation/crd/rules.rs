@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kcel::limits::{STATIC_PER_DEFINITION, STATIC_PER_EXPRESSION};
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::custom::{Additional, Compiled, Decl, Node, SELF_TYPE, Type, compile};
 use crate::field::{Error, ErrorList, Path, escape_html};
@@ -108,7 +109,7 @@ impl Total {
             return;
         }
         self.expensive.push((cost, path));
-        self.expensive.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        self.expensive.compact_sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
         self.expensive.truncate(EXPENSIVE_MAX);
     }
 

@@ -3,6 +3,7 @@
 //! (`pkg/apiserver/schema/validation.go`, `complete.go`).
 
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use super::DEPTH_MAX;
 use crate::field::{Error, ErrorList, Path};
@@ -66,7 +67,7 @@ pub(super) fn errors(schema: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     invariants(schema, Level::Root, path, &mut errors, DEPTH_MAX);
     of_validation(schema, schema, path, path, &mut errors, DEPTH_MAX);
-    errors.sort_by_cached_key(ToString::to_string);
+    errors.compact_sort_by_cached_key(ToString::to_string);
     errors
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::claim_spec;
 use crate::field::{Path, go_quote};
@@ -119,7 +120,7 @@ fn clashes(files: Vec<File>) -> Vec<String> {
         let from = earlier.range(key.clone()..);
         let below = from.take_while(|(other, _)| other.starts_with(&key));
         met.extend(below.flat_map(|(_, indexes)| indexes).take(WARNINGS_MAX));
-        met.sort_unstable();
+        met.compact_sort();
         for other in met.into_iter().filter_map(|other| files.get(other)) {
             if list.len() >= WARNINGS_MAX {
                 return list;

@@ -4,6 +4,7 @@ use api::quantity::Quantity;
 use api::value::{at, get, has, int_at, is_empty, items, str_at, str_in};
 use api::{Gvr, value};
 use serde_json::Value;
+use sorting::CompactSort as _;
 
 use super::super::pod_resources::{Amounts, Side, amounts, pod_level, total_with_overhead};
 use super::super::{Operation, Request};
@@ -226,7 +227,7 @@ pub(super) fn constraints(
     }
     let mut missing: Vec<String> = Vec::new();
     let mut sorted = names.to_vec();
-    sorted.sort_unstable();
+    sorted.compact_sort();
     for name in
         sorted.into_iter().filter(|n| matches!(n.rsplit('.').next(), Some("cpu" | "memory")))
     {
@@ -238,7 +239,7 @@ pub(super) fn constraints(
             .filter(lacks)
             .map(|c| str_at(c, "name"))
             .collect();
-        bad.sort_unstable();
+        bad.compact_sort();
         bad.dedup();
         if !bad.is_empty() {
             missing.push(format!("{name} for: {}", bad.join(",")));

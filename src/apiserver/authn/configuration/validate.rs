@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api::field::{Error, ErrorList, Path};
 use api::validation::{each, names};
+use sorting::CompactSort as _;
 
 use super::url;
 use super::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings, UserRule};
@@ -133,7 +134,7 @@ fn check_certificates(bundle: &str) -> Result<(), BundleError> {
 fn check_url(text: &str, disallowed: &[String], field: &Path, errors: &mut ErrorList) {
     if disallowed.iter().any(|issuer| issuer == text) {
         let mut sorted: Vec<&str> = disallowed.iter().map(String::as_str).collect();
-        sorted.sort_unstable();
+        sorted.compact_sort();
         let why = format!("URL must not overlap with disallowed issuers: [{}]", sorted.join(" "));
         errors.push(Error::invalid(field, text, why));
     }

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value as Json;
+use sorting::CompactSort as _;
 
 /// The maximum length of a token, in bytes: one with many groups.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
@@ -330,7 +331,7 @@ fn expected_audiences(audiences: &[String]) -> String {
         [one] => go_quote(one),
         many => {
             let mut sorted: Vec<&str> = texts(many).collect();
-            sorted.sort_unstable();
+            sorted.compact_sort();
             format!("in {}", quoted(sorted.into_iter()))
         }
     }

@@ -8,6 +8,7 @@ use api::expressions::{Fault, Yields, compile};
 use kcel::limits::PER_CALL;
 use kcel::{Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
+use sorting::CollectOrdered as _;
 
 use crate::admission::expressions::cel_authorizer::on_stack;
 use component_config::aggregate_errors;
@@ -60,7 +61,7 @@ static ENV: LazyLock<Env> = LazyLock::new(|| {
 /// An object type in the namespace `kubernetes.`, as upstream names them in error messages.
 fn object(name: &str, fields: &[(&str, Type)]) -> Type {
     let fields: BTreeMap<String, Type> =
-        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect();
+        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect_map();
     Type::object(&format!("kubernetes.{name}"), fields)
 }
 

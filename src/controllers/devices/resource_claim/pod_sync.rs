@@ -11,6 +11,7 @@ use client::events::EventType;
 use client::informer::decode;
 use client::{Patch, controller_of};
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use super::created::CreatedClaim;
 use super::listeners::{BY_OWNER, must_be_reserved};
@@ -217,7 +218,7 @@ fn statuses_patch(pod: &ClaimPod, new: BTreeMap<String, String>) -> Value {
     let known = |status: &PodClaimStatus| {
         status.resource_claim_name.clone().map(|claim| (status.name.clone(), claim))
     };
-    let mut names: BTreeMap<String, String> = pod.statuses.iter().filter_map(known).collect();
+    let mut names: BTreeMap<String, String> = pod.statuses.iter().filter_map(known).collect_map();
     names.extend(new);
     let entry = |(name, claim): (String, String)| json!({"name": name, "resourceClaimName": claim});
     let statuses: Vec<Value> = names.into_iter().map(entry).collect();

@@ -8,6 +8,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use api::k8s::jiff::Timestamp;
 use client::{Action, Patch};
 use serde_json::json;
+use sorting::CollectOrdered as _;
 
 use super::rule_view::RuleView;
 use super::state::{PodRef, RuleRef, STATUS_PERIOD};
@@ -78,7 +79,7 @@ impl Controller {
             _ => BTreeSet::new(),
         };
         progress.pending_pods = pending.len();
-        let namespaces: BTreeSet<&str> = pending.iter().map(|pod| &*pod.namespace).collect();
+        let namespaces: BTreeSet<&str> = pending.iter().map(|pod| &*pod.namespace).collect_set();
         progress.pending_namespaces = namespaces.len();
         progress
     }

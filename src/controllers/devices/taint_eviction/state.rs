@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::k8s::jiff::Timestamp;
 use api::{Object, ObjectKey};
+use sorting::CollectOrdered as _;
 
 use super::claim_view::{AllocatedDevice, ClaimView, Consumer};
 use super::eviction::{Eviction, Reason, eviction};
@@ -212,9 +213,9 @@ impl State {
             self.pools.add(new);
         }
         let after = owned(&self.pools);
-        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect_set();
         let changed: BTreeSet<&String> =
-            names.into_iter().filter(|name| before.get(*name) != after.get(*name)).collect();
+            names.into_iter().filter(|name| before.get(*name) != after.get(*name)).collect_set();
         if !changed.is_empty() {
             let uses =
                 |device: &AllocatedDevice| device.pool == id && changed.contains(&device.device);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::{EndpointHints, EndpointSlice, ForZone};
 use api::quantity::Quantity;
+use sorting::CollectOrdered as _;
 
 use api::Object;
 use client::Change;
@@ -284,7 +285,7 @@ pub(super) type Outcome = (String, Result<(), NoHints>);
 /// Writes the hints of all slices in a plan; those of a family that can have none are removed.
 pub(super) fn reconcile(plan: &mut Plan, shares: Option<&Shares>) -> Vec<Outcome> {
     let all = plan.create.iter().chain(&plan.update).chain(&plan.unchanged);
-    let families: BTreeSet<String> = all.map(|slice| slice.address_type.clone()).collect();
+    let families: BTreeSet<String> = all.map(|slice| slice.address_type.clone()).collect_set();
     let mut out = Vec::new();
     for family in families {
         let result = of_family(plan, &family, shares);

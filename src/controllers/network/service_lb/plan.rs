@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{
     LoadBalancerIngress, LoadBalancerStatus, PortStatus, Service, ServiceSpec,
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::Condition;
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use super::pool::{ADDRESS_ERROR, Allocation};
 use super::records::{Balanced, NodeRecord, PodRecord, ServiceRecord};
@@ -135,7 +136,7 @@ pub(super) fn assign(cluster: &Cluster, reserved: &[ReservedPort]) -> BTreeMap<K
         .filter_map(|(key, service)| Some((key, service, service.balanced.as_ref()?)))
         .filter(|(_, _, balanced)| balanced.pool_request.is_none())
         .collect();
-    services.sort_by_key(|(_, service, _)| &service.age);
+    services.compact_sort_by_key(|(_, service, _)| &service.age);
     let mut assignments = BTreeMap::new();
     for (key, service, balanced) in services {
         let mut assignment = Assignment::default();
@@ -166,7 +167,7 @@ pub(super) fn assign(cluster: &Cluster, reserved: &[ReservedPort]) -> BTreeMap<K
 /// ones; in the order of the Service's families, sorted as text within each (k3s's `podIPs` and
 /// `filterByIPFamily`).
 pub(super) fn addresses(nodes: &[&NodeRecord], spec: &ServiceSpec) -> Vec<IpAddr> {
-    let external: BTreeSet<IpAddr> = nodes.iter().flat_map(|n| &n.external).copied().collect();
+    let external: BTreeSet<IpAddr> = nodes.iter().flat_map(|n| &n.external).copied().collect_set();
     let all = if external.is_empty() {
         nodes.iter().flat_map(|n| &n.internal).copied().collect()
     } else {
@@ -176,7 +177,7 @@ pub(super) fn addresses(nodes: &[&NodeRecord], spec: &ServiceSpec) -> Vec<IpAddr
     for family in spec.ip_families.iter().flatten() {
         let mut of_family: Vec<IpAddr> =
             all.iter().filter(|ip| ip.is_ipv6() == (family == "IPv6")).copied().collect();
-        of_family.sort_by_key(ToString::to_string);
+        of_family.compact_sort_by_key(ToString::to_string);
         out.append(&mut of_family);
     }
     out

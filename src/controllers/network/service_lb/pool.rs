@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use settings::{AddressPool, Family};
+use sorting::CompactSort as _;
 
 use super::records::ServiceRecord;
 use crate::framework::keyed::Key;
@@ -131,7 +132,7 @@ pub(super) fn allocate(
             Some((key, service, service.balanced.as_ref()?.pool_request.as_ref()?))
         })
         .collect();
-    all.sort_by_key(|(_, service, _)| &service.age);
+    all.compact_sort_by_key(|(_, service, _)| &service.age);
     let mut allocator = Allocator { pool, owners: BTreeMap::new(), next: BTreeMap::new() };
     let mut kept: BTreeMap<(&Key, Family), IpAddr> = BTreeMap::new();
     for (key, _, request) in &all {

@@ -6,6 +6,7 @@ use api::k8s::api::core::v1::{Node, Taint};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use crate::framework::nodes;
 
@@ -163,7 +164,7 @@ pub(super) fn labels(node: &Node) -> BTreeMap<&'static str, String> {
         let value = labels.get(*stable)?;
         (labels.get(*old) != Some(value)).then(|| (*old, value.clone()))
     };
-    LABELS.iter().filter_map(differs).collect()
+    LABELS.iter().filter_map(differs).collect_map()
 }
 
 /// Conditions of a node that stopped reporting; empty when `Ready` is `Unknown` already.

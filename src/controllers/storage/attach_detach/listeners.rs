@@ -7,6 +7,7 @@ use api::Object;
 use api::k8s::api::core::v1::PersistentVolumeClaim;
 use client::informer::decode;
 use client::{Change, Informer};
+use sorting::CollectOrdered as _;
 
 use super::desired::{AttachPod, bound_volume};
 use super::names::{NodeName, VolumeName};
@@ -92,11 +93,11 @@ impl Controller {
             let volume = self.volumes.cache().get("", claim.spec?.volume_name.as_deref()?)?;
             VolumeName::of(&volume)
         };
-        states(change).filter_map(|object| of(object)).collect()
+        states(change).filter_map(|object| of(object)).collect_set()
     }
 
     fn volume_changed(&self, change: &Change) -> BTreeSet<VolumeName> {
-        states(change).filter_map(|object| VolumeName::of(object)).collect()
+        states(change).filter_map(|object| VolumeName::of(object)).collect_set()
     }
 
     fn attachment_changed(&self, change: &Change) -> BTreeSet<VolumeName> {
@@ -114,7 +115,7 @@ impl Controller {
         let driver = &*change.object().key.name;
         let volumes = self.volumes.cache().list("");
         let names = volumes.iter().filter_map(|volume| VolumeName::of(volume));
-        names.filter(|name| name.driver() == driver).collect()
+        names.filter(|name| name.driver() == driver).collect_set()
     }
 
     fn node_changed(&self, change: &Change) -> BTreeSet<VolumeName> {
@@ -169,7 +170,7 @@ impl Controller {
     /// The volumes about which something is known on a node.
     fn volumes_on(&self, node: &NodeName) -> BTreeSet<VolumeName> {
         let mut volumes: BTreeSet<VolumeName> =
-            self.reports.lock().volumes(node).into_iter().collect();
+            self.reports.lock().volumes(node).into_iter().collect_set();
         if let Some(object) = self.nodes.cache().get("", node) {
             volumes.extend(AttachNode::of(&object).map(|n| n.listed_csi()).unwrap_or_default());
         }

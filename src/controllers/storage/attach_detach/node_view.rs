@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::Object;
 use serde::Deserialize;
+use sorting::CollectOrdered as _;
 
 use super::names::VolumeName;
 
@@ -106,7 +107,7 @@ impl AttachNode {
 
     /// The CSI volumes in `status.volumesAttached`.
     pub(super) fn listed_csi(&self) -> BTreeSet<VolumeName> {
-        self.listed.iter().filter_map(|v| VolumeName::parse(&v.name)).collect()
+        self.listed.iter().filter_map(|v| VolumeName::parse(&v.name)).collect_set()
     }
 }
 
@@ -132,7 +133,7 @@ impl NodeChange {
         }
         let in_use = old.in_use.symmetric_difference(&new.in_use);
         let mut volumes: BTreeSet<VolumeName> =
-            in_use.filter_map(|name| VolumeName::parse(name)).collect();
+            in_use.filter_map(|name| VolumeName::parse(name)).collect_set();
         let (listed_before, listed) = (old.listed_csi(), new.listed_csi());
         volumes.extend(listed_before.symmetric_difference(&listed).cloned());
         Self::Volumes(volumes)

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{PersistentVolume, Pod};
 use client::informer::decode;
 use client::{Error, events};
 use serde::Deserialize;
+use sorting::CompactSort as _;
 
 use super::Controller;
 use super::desired::{AttachPod, VolumeUser, are_bound};
@@ -130,7 +131,7 @@ impl Controller {
             }
         }
         let by = |user: &VolumeUser| (user.pod.namespace.clone(), user.pod.name.clone());
-        users.sort_by_key(by);
+        users.compact_sort_by_key(by);
         Ok(users)
     }
 

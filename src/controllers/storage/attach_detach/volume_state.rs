@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::ObjectReference;
 use client::events::EventType;
+use sorting::CollectOrdered as _;
 use tokio::time::Instant;
 
 use super::desired::VolumeUser;
@@ -198,7 +199,7 @@ impl VolumeState {
     /// The nodes about which something is remembered.
     pub(super) fn nodes(&self) -> BTreeSet<NodeName> {
         let running = self.operations.running().map(|o| &o.node);
-        self.nodes.keys().chain(running).cloned().collect()
+        self.nodes.keys().chain(running).cloned().collect_set()
     }
 
     /// Ends operations that external-attacher has answered, or not in time.
@@ -343,7 +344,7 @@ impl VolumeState {
     }
 
     fn attach_needed(&mut self, view: &VolumeView, now: Instant, steps: &mut Vec<Step>) {
-        let needed: BTreeSet<&NodeName> = view.users.iter().map(|user| &user.node).collect();
+        let needed: BTreeSet<&NodeName> = view.users.iter().map(|user| &user.node).collect_set();
         // Its detachment begins once the node's list is written, and comes first.
         let mut others = self.nodes.iter().filter(|(node, _)| !needed.contains(node));
         let is_leaving = view.is_exclusive && others.any(|(_, memory)| memory.awaits_removal);
@@ -369,7 +370,7 @@ impl VolumeState {
             }
             let holders =
                 view.nodes.iter().filter(|(name, on)| **name != node && on.is_confirmed());
-            let holders: BTreeSet<&NodeName> = holders.map(|(name, _)| name).collect();
+            let holders: BTreeSet<&NodeName> = holders.map(|(name, _)| name).collect_set();
             if view.is_exclusive && !holders.is_empty() {
                 if !std::mem::replace(&mut memory.is_conflict_reported, true) {
                     steps.extend(conflict_events(view, &node, &holders));

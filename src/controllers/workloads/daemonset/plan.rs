@@ -6,6 +6,7 @@ use api::k8s::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use api::k8s::api::core::v1::{Node, Pod};
 use api::k8s::apimachinery::pkg::util::intstr::IntOrString;
 use api::k8s::jiff::Timestamp;
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use super::nodes::{Verdict, verdict};
 use crate::framework::int_or_percent::scaled;
@@ -41,7 +42,7 @@ pub(super) struct View<'a> {
 
 /// Scheduled pods first, then older ones, then by name.
 fn by_age(pods: &mut [&Pod]) {
-    pods.sort_by(|a, b| {
+    pods.compact_sort_by(|a, b| {
         pods::is_scheduled(b)
             .cmp(&pods::is_scheduled(a))
             .then_with(|| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp))
@@ -197,7 +198,7 @@ impl<'a> View<'a> {
         }
         // Nodes that should have a pod and have none count, too.
         let mut by_node: BTreeMap<&str, &[Pod]> =
-            self.pods.iter().map(|(name, pods)| (name.as_str(), pods.as_slice())).collect();
+            self.pods.iter().map(|(name, pods)| (name.as_str(), pods.as_slice())).collect_map();
         for (node, _) in self.nodes.iter().filter(|(_, v)| v.run) {
             by_node.entry(node.metadata.name.as_deref().unwrap_or_default()).or_default();
         }

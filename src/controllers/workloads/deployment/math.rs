@@ -2,6 +2,7 @@
 
 use api::k8s::api::apps::v1::{Deployment, ReplicaSet};
 use api::k8s::apimachinery::pkg::util::intstr::IntOrString;
+use sorting::CompactSort as _;
 
 use super::annotations;
 use crate::framework::int_or_percent::scaled;
@@ -116,7 +117,7 @@ pub(super) fn proportional(deployment: &Deployment, sets: &[&ReplicaSet]) -> Vec
     let allowed = if want > 0 { want + max_surge(deployment) } else { 0 };
     let to_add = allowed - sets.iter().map(|s| size(s)).sum::<i32>();
     let mut sets: Vec<&ReplicaSet> = sets.to_vec();
-    sets.sort_by(|a, b| {
+    sets.compact_sort_by(|a, b| {
         let age = super::by_age(a, b);
         size(b).cmp(&size(a)).then(if to_add > 0 { age.reverse() } else { age })
     });

@@ -10,6 +10,7 @@ use api::k8s::jiff::Timestamp;
 use client::events::EventType;
 use client::{Action, DeleteOptions, Error, Patch, owner_reference};
 use serde_json::json;
+use sorting::CompactSort as _;
 
 use super::math::{self, desired, size};
 use super::{Controller, HASH_LABEL, annotations, by_age, find_new, status};
@@ -416,7 +417,7 @@ impl<'a> Rollout<'a> {
         let alive = self.old.iter().filter(|s| s.metadata.deletion_timestamp.is_none());
         let mut sets: Vec<&ReplicaSet> = alive.collect();
         let surplus = sets.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-        sets.sort_by(|a, b| {
+        sets.compact_sort_by(|a, b| {
             annotations::revision(a).cmp(&annotations::revision(b)).then_with(|| by_age(a, b))
         });
         for set in sets.into_iter().take(surplus) {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sorting::CompactSort as _;
+
 /// Ordered, separate intervals, both ends included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Indexes(Vec<(i32, i32)>);
@@ -20,7 +22,7 @@ impl Indexes {
     }
 
     fn normal(mut self) -> Self {
-        self.0.sort_unstable();
+        self.0.compact_sort();
         let mut merged: Vec<(i32, i32)> = Vec::with_capacity(self.0.len());
         for (first, last) in self.0 {
             match merged.last_mut() {

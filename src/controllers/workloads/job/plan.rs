@@ -6,6 +6,7 @@ use api::k8s::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
 use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
+use sorting::CompactSort as _;
 
 use super::indexes::Indexes;
 use super::policy::{self, Verdict};
@@ -344,7 +345,7 @@ impl<'a> View<'a> {
     /// At least `least` active pods, second ones of an index and those without a valid one first.
     fn surplus(&self, active: &[&Pod], least: usize) -> Vec<Pod> {
         let mut order: Vec<&Pod> = active.to_vec();
-        order.sort_by(|a, b| deletion_order(a, b, 0, 0, self.now));
+        order.compact_sort_by(|a, b| deletion_order(a, b, 0, 0, self.now));
         let (mut surplus, mut rest) = (Vec::new(), Vec::new());
         if is_indexed(self.spec) {
             let mut seen = HashSet::new();

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use client::owner_reference;
 use serde_json::{Value, json};
+use sorting::CompactSort as _;
 
 use crate::framework::pod_control::pod_from_template;
 
@@ -159,7 +160,7 @@ pub(super) fn claim_owners(
     let facts = |all: &[OwnerReference]| {
         let mut facts: Vec<(String, bool)> =
             all.iter().map(|r| (r.uid.clone(), r.controller == Some(true))).collect();
-        facts.sort();
+        facts.compact_sort();
         facts
     };
     (facts(&wanted) != facts(&refs)).then_some(wanted)

@@ -3,6 +3,7 @@
 use api::k8s::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use api::k8s::api::core::v1::Pod;
 use api::k8s::jiff::Timestamp;
+use sorting::CompactSort as _;
 
 use super::identity::{missing_labels, ordinal_of, range, revision_of};
 use crate::framework::int_or_percent::scaled;
@@ -62,7 +63,7 @@ impl<'a> View<'a> {
                 None => condemned.push(pod),
             }
         }
-        condemned.sort_by_key(|p| std::cmp::Reverse(ordinal_of(p)));
+        condemned.compact_sort_by_key(|p| std::cmp::Reverse(ordinal_of(p)));
         Self { set, current, update, replicas, condemned, now }
     }
 

@@ -10,6 +10,7 @@ use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_client::KvClient;
 use proto::etcdserverpb::lease_client::LeaseClient;
 use proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use sorting::CompactSort as _;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tonic::transport::{Channel, Endpoint};
@@ -208,14 +209,14 @@ impl Side {
                 let mut answer = lease.lease_time_to_live(request).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
                     answer.ttl = answer.ttl.min(0);
-                    answer.keys.sort();
+                    answer.keys.compact_sort();
                 }
                 comparable(answer, Answer::Live)
             }
             Question::Leases => {
                 let mut answer = lease.lease_leases(pb::LeaseLeasesRequest {}).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
-                    answer.leases.sort_by_key(|lease| lease.id);
+                    answer.leases.compact_sort_by_key(|lease| lease.id);
                 }
                 comparable(answer, Answer::Leases)
             }

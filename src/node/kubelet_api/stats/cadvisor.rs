@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use base::metrics::float;
+use sorting::CompactSort as _;
 
 use crate::cgroups::{DiskCounters, GroupCounters};
 use crate::context::Node;
@@ -389,7 +390,7 @@ fn labels(further: Option<&str>, value: Option<String>, group: &Group) -> String
     ];
     let value = value.unwrap_or_default();
     labels.extend(further.map(|name| (name, value.as_str())));
-    labels.sort_unstable();
+    labels.compact_sort();
     let pair = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
     labels.iter().map(pair).collect::<Vec<_>>().join(",")
 }

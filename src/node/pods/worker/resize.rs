@@ -2,6 +2,7 @@
 
 use client::events::EventType;
 use proto::runtime::v1 as cri;
+use sorting::CompactSort as _;
 
 use super::actions::PodActions;
 use super::actions::pids_max;
@@ -89,7 +90,7 @@ impl PodActions {
                 }
             }
         }
-        pending.sort_by_key(|p| !p.shrinks());
+        pending.compact_sort_by_key(|p| !p.shrinks());
         pending
     }
 

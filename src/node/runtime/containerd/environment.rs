@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use sorting::CollectOrdered as _;
+
 /// Prefix of variables that only containerd gets, without the prefix.
 const PREFIX: &[u8] = b"CONTAINERD_";
 /// The variables that choose a proxy; Go's HTTP client reads both spellings.
@@ -31,7 +33,7 @@ impl Environment {
     pub(super) fn new(own: impl Iterator<Item = (OsString, OsString)>, direct: &[String]) -> Self {
         let (prefixed, rest): (Vec<_>, Vec<_>) =
             own.partition(|(name, _)| name.as_bytes().starts_with(PREFIX));
-        let mut variables: BTreeMap<OsString, OsString> = rest.into_iter().collect();
+        let mut variables: BTreeMap<OsString, OsString> = rest.into_iter().collect_map();
         // The service manager's socket is that of this process.
         variables.remove(&OsString::from("NOTIFY_SOCKET"));
         let mut log_level = None;

@@ -13,6 +13,7 @@ use std::path::Path;
 use super::pins;
 use crate::runtime::images::{name, pause};
 use contents::{ArchiveContents, ArchiveImage, Blob, BlobSource, descriptor};
+use sorting::CompactSort as _;
 
 /// Why an image could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +102,7 @@ fn names(names: &[String], digest: &str, registries: &[String]) -> Vec<String> {
             out.push(format!("{registry}/{path}@{digest}"));
         }
     }
-    out.sort();
+    out.compact_sort();
     out.dedup();
     out
 }

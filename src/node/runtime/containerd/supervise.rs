@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::{Backoff, Shutdown};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sorting::CompactSort as _;
 use tokio::sync::{Notify, watch};
 
 use super::config::{MachineTraits, RUNC, registries_dir, render};
@@ -142,7 +143,7 @@ fn check_default_runtime(
     if installed.contains(&wanted.as_str()) {
         return Ok(());
     }
-    installed.sort_unstable();
+    installed.compact_sort();
     Err(SuperviseError::DefaultRuntime { wanted: wanted.clone(), installed })
 }
 

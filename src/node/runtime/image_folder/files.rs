@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sorting::CompactSort as _;
 
 /// Suffixes of archives (wharfie's `tarfile.SupportedExtensions`, which k3s uses), in lower case.
 const ARCHIVES: [&str; 9] =
@@ -60,7 +61,7 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<String>> {
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
     }
-    names.sort();
+    names.compact_sort();
     Ok(names)
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
+use sorting::CollectOrdered as _;
 
 use crate::config::Config;
 
@@ -35,7 +36,7 @@ fn all(config: &Config) -> BTreeMap<&'static str, Option<String>> {
 pub(super) fn of_new_node(config: &Config) -> BTreeMap<String, String> {
     let present =
         all(config).into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    present.collect()
+    present.collect_map()
 }
 
 /// The annotations of a merge patch for a node that has `annotations`.

@@ -7,6 +7,7 @@ use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use super::extended;
 use crate::config::thresholds::Threshold;
@@ -62,7 +63,7 @@ pub(crate) fn capacity_and_allocatable(
 }
 
 fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
-    list.iter().map(|(k, v)| (k, v.to_string())).collect()
+    list.iter().map(|(k, v)| (k, v.to_string())).collect_map()
 }
 
 fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
@@ -131,7 +132,7 @@ fn one_of_several(problems: [Option<String>; 3]) -> Option<String> {
 /// Features of the runtime handlers, sorted by name.
 fn handlers(answer: &cri::StatusResponse) -> Value {
     let mut handlers: Vec<&cri::RuntimeHandler> = answer.runtime_handlers.iter().collect();
-    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers.compact_sort_by(|a, b| a.name.cmp(&b.name));
     handlers
         .into_iter()
         .map(|h| {
@@ -229,7 +230,7 @@ fn addresses(config: &crate::Config) -> Value {
 
 async fn images(runtime: &RuntimeHandles) -> Value {
     let mut images = runtime.cri.images().await.unwrap_or_default();
-    images.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
+    images.compact_sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
     images
         .into_iter()
         .take(IMAGES_MAX)

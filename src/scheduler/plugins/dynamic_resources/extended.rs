@@ -7,6 +7,7 @@ use api::k8s::api::resource::v1::{
     DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use sorting::{CollectOrdered as _, CompactSort as _};
 
 use crate::devices::classes::Classes;
 use crate::pod_claims::{ContainerRequests, may_be_served};
@@ -24,7 +25,7 @@ pub(super) fn served_resources(pod: &PodInfo, classes: &Classes) -> Option<BTree
     let resources: BTreeMap<String, i64> = requested
         .filter(|(name, amount)| **amount != 0 && may_be_served(name))
         .map(|(name, amount)| (name.clone(), *amount))
-        .collect();
+        .collect_map();
     resources.keys().any(|name| classes.serving(name).is_some()).then_some(resources)
 }
 
@@ -170,7 +171,7 @@ pub(super) fn requests(
             first_available: None,
         }));
     }
-    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.compact_sort_by(|a, b| a.name.cmp(&b.name));
     (all, mappings)
 }
 

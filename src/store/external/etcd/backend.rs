@@ -14,6 +14,7 @@ use proto::etcdserverpb as pb;
 use proto::etcdserverpb::alarm_request::AlarmAction;
 use proto::etcdserverpb::request_op::Request as Step;
 use proto::etcdserverpb::response_op::Response as StepAnswer;
+use sorting::CompactSort as _;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Request;
 
@@ -331,7 +332,7 @@ impl Leases for Etcd {
         if answer.ttl < 0 {
             return Err(StoreError::LeaseNotFound);
         }
-        answer.keys.sort();
+        answer.keys.compact_sort();
         let lease = Lease { id, granted_ttl: answer.granted_ttl, remaining_ttl: answer.ttl };
         Ok((lease, answer.keys))
     }
@@ -345,7 +346,7 @@ impl Leases for Etcd {
         let answer = self.client().call(Retry::Allowed, ANSWER, call).await;
         let leases = answer.map_err(|error| error.into_store_error(0))?.leases;
         let mut ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
-        ids.sort_unstable();
+        ids.compact_sort();
         Ok(ids)
     }
 
