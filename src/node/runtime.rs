@@ -225,3 +225,23 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// Bytes used by images.
     async fn image_bytes(&self) -> Result<u64, RuntimeError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_without_a_report_follow_from_the_version() {
+        let of = |name: &str, version: &str| {
+            let version = RuntimeVersion { name: name.to_owned(), version: version.to_owned() };
+            let features = RuntimeFeatures::of(&version, &cri_api::StatusResponse::default());
+            [features.cdi_devices, features.image_volumes, features.stop_signal]
+        };
+        assert_eq!(of("containerd", "1.6.20~ds1"), [false, false, false]);
+        assert_eq!(of("containerd", "1.7.0"), [true, false, false]);
+        assert_eq!(of("containerd", "v2.1.0-rc.1"), [true, true, false]);
+        assert_eq!(of("containerd", "2.4.1"), [true, true, true]);
+        assert_eq!(of("cri-o", "1.27.9"), [false, false, false]);
+        assert_eq!(of("cri-o", "1.31.0"), [true, true, false]);
+    }
+}
