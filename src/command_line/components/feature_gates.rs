@@ -8,8 +8,15 @@ pub(super) const ARGUMENT: &str = "feature-gates";
 const GATES: &str = include_str!("feature_gates.txt");
 
 /// Gates that are on by default and whose feature kube-lite does not have; their names begin so.
-const ABSENT: [&str; 4] =
-    ["DRA", "DynamicResourceAllocation", "UserNamespacesSupport", "UnknownVersionInterop"];
+const ABSENT: [&str; 6] = [
+    // On with a compatibility version of 1.37 only, which upstream does not have by default.
+    "DRAFractionalCapacityRange",
+    "KubeletEnsureSecretPulledImages",
+    "NodeLogQuery",
+    "SELinuxMount",
+    "UnknownVersionInterop",
+    "UserNamespacesSupport",
+];
 
 /// Why feature gates cannot be set so.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,8 +92,12 @@ mod tests {
                 "ImageVolume=false is not supported: in kube-lite this feature is always on",
             ),
             (
-                "DRAAdminAccess=true",
-                "DRAAdminAccess=true is not supported: in kube-lite this feature is always off",
+                "DRAAdminAccess=false",
+                "DRAAdminAccess=false is not supported: in kube-lite this feature is always on",
+            ),
+            (
+                "NodeLogQuery=true",
+                "NodeLogQuery=true is not supported: in kube-lite this feature is always off",
             ),
             ("Nope=true", "unrecognized feature gate: Nope"),
             ("NodeSwap", "NodeSwap: must be NAME=true or NAME=false"),
@@ -94,6 +105,9 @@ mod tests {
         ] {
             assert_eq!(check(text).unwrap_err().to_string(), want);
         }
-        assert_eq!(check("DynamicResourceAllocation=false"), Ok(()));
+        assert_eq!(
+            check("DynamicResourceAllocation=true,DRAFractionalCapacityRange=false"),
+            Ok(())
+        );
     }
 }
