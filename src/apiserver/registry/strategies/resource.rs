@@ -234,14 +234,14 @@ mod tests {
             str_in(&new, &["spec", "taint", TIME_ADDED]).to_owned()
         };
         let (first, second) = (json!("2020-01-01T00:00:00Z"), json!("2021-01-01T00:00:00Z"));
-        assert!(time(rule("None", Value::Null), &Value::Null) > "2022".to_owned());
+        assert!(time(rule("None", Value::Null), &Value::Null).as_str() > "2022");
         assert_eq!(time(rule("None", first.clone()), &Value::Null), first);
         let old = rule("None", first.clone());
         assert_eq!(time(old.clone(), &old), first);
-        assert!(time(rule("NoExecute", first.clone()), &old) > "2022".to_owned());
+        assert!(time(rule("NoExecute", first.clone()), &old).as_str() > "2022");
         assert_eq!(time(rule("NoExecute", second.clone()), &old), second);
         // A PUT without the time is a new taint, as with upstream's defaults.
-        assert!(time(rule("None", Value::Null), &old) > "2022".to_owned());
+        assert!(time(rule("None", Value::Null), &old).as_str() > "2022");
     }
 
     #[test]
