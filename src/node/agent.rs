@@ -71,11 +71,7 @@ pub enum NodeError {
 pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
     create_directories(&config)?;
     let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
-    let runtime = CriRuntime::new(&socket).with_problems(tasks.problems());
-    let runtime = match &config.runtime.image_endpoint {
-        Some(endpoint) => runtime.with_image_service(endpoint),
-        None => runtime,
-    };
+    let runtime = cri_runtime(&config, &socket, &tasks);
     let version = wait_for(&runtime, &tasks).await?;
     let oci_runtime = oci_runtime.map(|e| format!(" with {e}")).unwrap_or_default();
     let _ = config
@@ -141,6 +137,15 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// The client of the runtime at `socket`, and of the image service if that has its own.
+fn cri_runtime(config: &Config, socket: &Path, tasks: &Tasks) -> CriRuntime {
+    let runtime = CriRuntime::new(socket).with_problems(tasks.problems());
+    match &config.runtime.image_endpoint {
+        Some(endpoint) => runtime.with_image_service(endpoint),
+        None => runtime,
+    }
 }
 
 /// Serves `/healthz` as the kubelet does on port 10248.
