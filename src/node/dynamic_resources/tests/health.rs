@@ -63,7 +63,7 @@ async fn a_change_of_health_wakes_the_pods_that_use_the_device() {
         bench.prepare(pod).await.unwrap();
     }
     let unknown = entry("claim:gpu", "example.com/dev=gpu", "Unknown", None);
-    assert_eq!(entries(&bench, &pods[0]), [unknown.clone()]);
+    assert_eq!(entries(&bench, &pods[0]), std::slice::from_ref(&unknown));
     driver.report("gpu", HealthStatus::Unhealthy, "too hot").await;
     assert!(is_woken(&wakes[0]).await && is_woken(&wakes[1]).await);
     let hot = entry("claim:gpu", "example.com/dev=gpu", "Unhealthy", Some("too hot"));

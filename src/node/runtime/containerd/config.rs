@@ -156,10 +156,9 @@ pub(crate) fn render(
     let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
     // A single directory: containerd 2.1 and later read a list as the name of one.
     let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
-    let restrict = machine.restrict_oom_score;
+    let (restrict, devices) = (machine.restrict_oom_score, config.nonroot_devices);
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
     let pause = quoted(config.pause_image.as_deref().unwrap_or(pause::IMAGE));
-    let devices = config.nonroot_devices;
     let default = quoted(config.default_runtime.as_deref().unwrap_or(RUNC));
     let runtimes = runtimes(config, binaries, handlers);
     // From 2.0 on, devices of the Container Device Interface are enabled by default.
