@@ -1,24 +1,27 @@
 # Clusters with one part of upstream's in kube-lite, or one of kube-lite's in upstream's cluster
 # (tests/conformance/swap).
-# usage: . tests/conformance/upstream/mixes.sh (after cluster.sh); then mix_PART MACHINE...
+# usage: . tests/conformance/upstream/mixes.sh (after cluster.sh); then mix_PART MACHINE...;
+#   `node_archives` are the names of the archives that kube-lite's nodes import
 ours_is_the_server() { # sets the variables of upstream's parts
   server_url=https://${machine_ip[$server_name]}:6443 \
     server_ca=$scratch/$server_name/data/server/tls/server-ca.crt
 }
 as() { kubeconfig "$keys/$1.yaml" "$server_url" "$server_ca" "$1"; } # user of upstream_identities
-# A node is Ready before it has imported the images of the archive.
+# A node is Ready before it has imported the images of the archives (`node_archives`).
 have_images() {
-  local name
+  local name archive
   for name; do
-    timeout 300 sh \
-      -c "until grep 'conformance.tar' '$out/$name.log' |
-          grep -qE 'imported images|cannot import images'
-        do sleep 0.2; done"
-    grep 'conformance.tar' "$out/$name.log" | grep -q 'imported images' || {
-      failed=1
-      echo "$name has not imported $images/conformance.tar; its log: $out"
-      exit 1
-    }
+    for archive in "${node_archives[@]}"; do
+      timeout 300 sh \
+        -c "until grep '$archive' '$out/$name.log' |
+            grep -qE 'imported images|cannot import images'
+          do sleep 0.2; done"
+      grep "$archive" "$out/$name.log" | grep -q 'imported images' || {
+        failed=1
+        echo "$name has not imported $images/$archive; its log: $out"
+        exit 1
+      }
+    done
   done
 }
 start_agents() { # machines...

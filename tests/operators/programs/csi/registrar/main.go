@@ -1,7 +1,8 @@
 // Registers a CSI driver with the kubelet: it takes the place of node-driver-registrar, whose module
 // cannot be had, and has its socket (DRIVER-reg.sock), its answers and its flags: the kubelet finds
 // the socket, asks for the driver's name and socket, and reports whether the driver is registered.
-// It ends with status 1 if it is not, and removes the socket at SIGTERM.
+// It ends with status 1 if it is not, and removes the socket at SIGTERM. /healthz of -http-endpoint
+// answers 200 while the socket exists.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"flag"
 	"log"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -26,6 +28,9 @@ var (
 	driver = flag.String("csi-address", "/csi/csi.sock", "socket of the driver in this container")
 	socket = flag.String("kubelet-registration-path", "", "socket of the driver on the machine")
 	folder = flag.String("plugin-registration-path", "/registration", "folder of the kubelet")
+	limit  = flag.Duration("timeout", 30*time.Second, "time in which the driver has to answer")
+	health = flag.String("http-endpoint", "", "address of /healthz")
+	_      = flag.Int("v", 0, "accepted: the log has one level")
 )
 
 type registrar struct {
@@ -56,7 +61,7 @@ func driverName() (string, error) {
 		return "", err
 	}
 	defer connection.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
 	info, err := csi.NewIdentityClient(connection).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{},
 		grpc.WaitForReady(true))
@@ -78,6 +83,14 @@ func main() {
 	syscall.Umask(mask)
 	if err != nil {
 		log.Fatal(err)
+	}
+	if *health != "" {
+		http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+			if _, err := os.Stat(path); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		})
+		go func() { log.Fatal(http.ListenAndServe(*health, nil)) }()
 	}
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
