@@ -48,6 +48,15 @@ def read(path, others=False):
     return specs
 
 
+def outside(path):
+    """The specs of a report that ran and are outside of conformance, without labels at the end of
+    the names."""
+    specs = [spec for spec in read(path, others=True) if "[Conformance]" not in spec.name]
+    for spec in specs:
+        spec.name = re.sub(r" \[[^\]]*,[^\]]*\]$", "", spec.name)
+    return specs
+
+
 def trailing_tags(name):
     """The name up to [Conformance], without the list of labels that some reports add."""
     rest = name[name.rindex("[Conformance]") + len("[Conformance]") :]
