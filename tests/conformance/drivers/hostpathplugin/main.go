@@ -3,7 +3,7 @@
 // had. With -proxy-endpoint it forwards the clients of a socket to the spec, whose process serves
 // them (proxy.go). Without, it is a CSI driver that mounts nothing and logs its calls in the form
 // that the specs read: upstream's own mock service, which the specs' process serves through the
-// proxy, too.
+// proxy, too, with what the specs need beyond it (node.go).
 package main
 
 import (
@@ -65,8 +65,9 @@ func listenOn(endpoint string) (net.Listener, error) {
 func serve(ctx context.Context, listener net.Listener) error {
 	mock := service.New(service.Config{DriverName: *name, DisableAttach: !*attach,
 		AttachLimit: *limit, NodeExpansionRequired: *nodeExpand, EnableTopology: *topology})
+	node := &nodeService{Service: mock, inline: map[string]bool{}}
 	server := driver.NewCSIDriver(
-		&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: mock})
+		&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: node})
 	// Without an interceptor the driver logs each call.
 	if err := server.Start(listener, nil); err != nil {
 		return err
