@@ -6,5 +6,6 @@ package conformance
 import (
 	_ "github.com/onsi/ginkgo/v2/ginkgo"
 	_ "k8s.io/kubernetes/test/images/agnhost"
+	_ "k8s.io/kubernetes/test/images/sample-device-plugin"
 	_ "k8s.io/sample-apiserver"
 )
