@@ -53,7 +53,8 @@ def outside(path):
     the names."""
     specs = [spec for spec in read(path, others=True) if "[Conformance]" not in spec.name]
     for spec in specs:
-        spec.name = re.sub(r" \[[^\]]*,[^\]]*\]$", "", spec.name)
+        # Versions of a component are in brackets of their own: [kubelet: [>=1.34]].
+        spec.name = re.sub(r"( \[[^\]]*,[^\]]*\]| \[\w+: \[[^\]]*\]\])+$", "", spec.name)
     return specs
 
 
