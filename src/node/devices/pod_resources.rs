@@ -23,7 +23,8 @@ use tower::ServiceExt as _;
 use super::records::Allocation;
 use super::{DeviceManager, metrics, unix_server};
 use crate::context::Node;
-use crate::pods::pod::{ContainerRole, Pod};
+use crate::dynamic_resources::DynamicResources;
+use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::table::PodTable;
 
 use rate_limit::TokenBucket;
@@ -56,7 +57,8 @@ struct IsV1Alpha1;
 pub(crate) fn serve(node: &Arc<Node>, table: PodTable) -> io::Result<()> {
     let directory = node.identity.config.root_dir.join(DIRECTORY);
     let listener = bind(&directory)?;
-    let service = PodResourcesService { devices: Arc::clone(&node.devices), table };
+    let claims = Arc::clone(&node.dynamic_resources) as Arc<dyn ContainerClaims>;
+    let service = PodResourcesService { devices: Arc::clone(&node.devices), claims, table };
     let serve = unix_server::serve(
         listener,
         routes(service),
@@ -110,9 +112,22 @@ fn to_v1(request: http::Request<axum::body::Body>) -> http::Request<tonic::body:
     request
 }
 
+/// The devices that containers have through ResourceClaims.
+trait ContainerClaims: std::fmt::Debug + Send + Sync {
+    /// Returns the claims of a container with all of their devices.
+    fn of_container(&self, pod: &Pod, member: &PodContainer) -> Vec<podresources::DynamicResource>;
+}
+
+impl ContainerClaims for DynamicResources {
+    fn of_container(&self, pod: &Pod, member: &PodContainer) -> Vec<podresources::DynamicResource> {
+        self.claims_of_container(pod, member)
+    }
+}
+
 #[derive(Debug)]
 struct PodResourcesService {
     devices: Arc<DeviceManager>,
+    claims: Arc<dyn ContainerClaims>,
     table: PodTable,
 }
 
@@ -127,6 +142,7 @@ impl PodResourcesService {
         let containers = containers.map(|member| podresources::ContainerResources {
             name: member.name().to_owned(),
             devices: self.devices.container_devices(&pod.uid, member.name()),
+            dynamic_resources: self.claims.of_container(pod, member),
             ..podresources::ContainerResources::default()
         });
         podresources::PodResources {
@@ -146,9 +162,10 @@ impl PodResourcesService {
         pods.compact_sort_by(|a, b| a.key.cmp(&b.key));
         let is_main = |role| role == ContainerRole::Main;
         let mut listed: Vec<_> = pods.iter().map(|pod| self.of_pod(pod, is_main)).collect();
-        let containers = listed.iter_mut().flat_map(|pod| &mut pod.containers);
-        for device in containers.flat_map(|container| &mut container.devices) {
-            device.topology = None;
+        for container in listed.iter_mut().flat_map(|pod| &mut pod.containers) {
+            // The older version has neither.
+            container.dynamic_resources = Vec::new();
+            container.devices.iter_mut().for_each(|device| device.topology = None);
         }
         listed
     }

@@ -125,7 +125,6 @@ impl DynamicResources {
 
     /// Returns the claims of a container with all of their devices, for the pod resources API; none
     /// while one of them is not prepared.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pod resources API lists them"))]
     pub(crate) fn claims_of_container(
         &self,
         pod: &Pod,

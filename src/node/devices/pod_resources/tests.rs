@@ -62,14 +62,27 @@ fn served(root: &Path) -> (PodResourcesListerClient<tonic::transport::Channel>, 
         handle("ended", Some("Succeeded"), &main),
     ]);
     let listener = bind(&root.join(DIRECTORY)).unwrap();
-    let service = PodResourcesService { devices: Arc::new(manager), table };
+    let service =
+        PodResourcesService { devices: Arc::new(manager), claims: Arc::new(ClaimOfMain), table };
     let serve = unix_server::serve(listener, routes(service), "test", 4, tasks.clone());
     tasks.spawn(Kind::Request, "test", serve);
     let channel = channel(&root.join(DIRECTORY).join(SOCKET));
     (PodResourcesListerClient::new(channel), tasks)
 }
 
-/// The pods of an answer: `NAME: CONTAINER(DEVICE@NODE ...) ...`.
+/// The container `main` of each pod has a device by a claim.
+#[derive(Debug)]
+struct ClaimOfMain;
+
+impl ContainerClaims for ClaimOfMain {
+    fn of_container(&self, pod: &Pod, member: &PodContainer) -> Vec<podresources::DynamicResource> {
+        let claim_name = format!("claim-of-{}", pod.name());
+        let claim = podresources::DynamicResource { claim_name, ..Default::default() };
+        Vec::from_iter((member.name() == "main").then_some(claim))
+    }
+}
+
+/// The pods of an answer: `NAME: CONTAINER(DEVICE@NODE ...)+CLAIM ...`.
 fn texts(pods: &[podresources::PodResources]) -> Vec<String> {
     let device = |device: &podresources::ContainerDevices| {
         let nodes: Vec<i64> =
@@ -78,7 +91,9 @@ fn texts(pods: &[podresources::PodResources]) -> Vec<String> {
     };
     let container = |container: &podresources::ContainerResources| {
         let devices: Vec<String> = container.devices.iter().map(device).collect();
-        format!("{}({})", container.name, devices.join(" "))
+        let claims = container.dynamic_resources.iter();
+        let claims: String = claims.map(|claim| format!("+{}", claim.claim_name)).collect();
+        format!("{}({}){claims}", container.name, devices.join(" "))
     };
     let pod = |pod: &podresources::PodResources| {
         let containers: Vec<String> = pod.containers.iter().map(container).collect();
@@ -92,8 +107,8 @@ async fn active_pods_are_listed_with_their_devices() {
     let root = tempfile::tempdir().unwrap();
     let (mut client, tasks) = served(root.path());
     let list = client.list(podresources::ListPodResourcesRequest {}).await.unwrap().into_inner();
-    let with = "d/with: side(dev0@[0]) main(dev1@[])";
-    assert_eq!(texts(&list.pod_resources), ["d/plain: main()", with]);
+    let with = "d/with: side(dev0@[0]) main(dev1@[])+claim-of-with";
+    assert_eq!(texts(&list.pod_resources), ["d/plain: main()+claim-of-plain", with]);
     let get = |name: &str| podresources::GetPodResourcesRequest {
         pod_name: name.to_owned(),
         pod_namespace: "d".to_owned(),
