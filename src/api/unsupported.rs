@@ -288,6 +288,7 @@ mod tests {
     fn fields_are_named_where_they_stand() {
         let spec = json!({
             "hostUsers": false, "hostNetwork": true, "evictionResponders": [],
+            "schedulingGroup": {"podGroupName": "g"},
             "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}],
                 "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
