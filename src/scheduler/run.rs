@@ -224,8 +224,8 @@ fn listen(
     receiver
 }
 
-/// Keeps the indexes of devices up to date. The indexes change before the queue is told, so that
-/// hints see the new state.
+/// Keeps the indexes of devices up to date. The indexes change before the queue gets the event, so
+/// that hints see the new state.
 fn listen_to_devices(shared: &Arc<Shared>, caches: &Caches) {
     let informers = &caches.device_informers;
     let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));

@@ -9,6 +9,7 @@ use api::k8s::api::resource::v1::DeviceAttribute;
 use kcel::{Error, Host, Program, Value, Variables};
 use parking_lot::Mutex;
 
+use super::evaluation_error::{AttributeError, EvaluationError};
 use super::slice::Device;
 
 /// Most compiled expressions that are kept. There are a handful of classes, and requests of the
@@ -54,7 +55,8 @@ impl Selectors {
     /// The expression does not compile, or fails for this device.
     pub(crate) fn matches(&self, expression: &str, device: &Device) -> Result<bool, SelectorError> {
         let program = self.program(expression)?;
-        evaluate(&program, device).map_err(|text| {
+        evaluate(&program, device).map_err(|error| {
+            let text = error.to_string();
             let hint = if text.contains("no such key:") { MISSING_KEY_HINT } else { "" };
             SelectorError::Runtime(format!("{text}{hint}"))
         })
@@ -83,17 +85,17 @@ impl Selectors {
     }
 }
 
-fn evaluate(program: &Program, device: &Device) -> Result<bool, String> {
+fn evaluate(program: &Program, device: &Device) -> Result<bool, EvaluationError> {
     let value = device.value.get_or_init(|| variable(device)).clone()?;
     let run = || {
         let mut budget = expressions::COST_MAX;
         program.eval(&Variables(vec![("device", value)]), &mut budget)
     };
     let result = if program.depth() <= CALLER_STACK_DEPTH_MAX { run() } else { on_stack(run) };
-    let result = result.map_err(|error| error.to_string())?;
+    let result = result.map_err(|error| EvaluationError::Expression(error.to_string()))?;
     result.as_bool().ok_or_else(|| {
-        let of = result.type_name();
-        format!("CEL result of type {of} could not be converted to bool: {}", unconverted(&result))
+        let (of, reason) = (result.type_name().to_string(), unconverted(&result));
+        EvaluationError::NoBool { of, reason }
     })
 }
 
@@ -138,17 +140,21 @@ fn by_domain(all: ByDomain) -> Value<'static> {
 }
 
 /// The variable `device`.
-fn variable(device: &Device) -> Result<Value<'static>, String> {
+fn variable(device: &Device) -> Result<Value<'static>, EvaluationError> {
     let driver = &device.id.pool.driver;
     let mut attributes = ByDomain::new();
     for (name, attribute) in &device.attributes {
-        let value = value(attribute).map_err(|error| format!("attribute {name}: {error}"))?;
+        let value = value(attribute).map_err(|source| {
+            let name = name.to_string();
+            EvaluationError::Attribute { name, source }
+        })?;
         let (domain, id) = split(name, driver);
         attributes.entry(domain.into()).or_default().push((id.into(), value));
     }
     let mut capacity = ByDomain::new();
     for (name, entry) in &device.capacity {
-        let quantity = Host::quantity(&entry.text).map_err(|error| error.to_string())?;
+        let quantity = Host::quantity(&entry.text);
+        let quantity = quantity.map_err(|error| EvaluationError::Capacity(error.to_string()))?;
         let (domain, id) = split(name, driver);
         capacity.entry(domain.into()).or_default().push((id.into(), Value::Host(quantity)));
     }
@@ -160,10 +166,10 @@ fn variable(device: &Device) -> Result<Value<'static>, String> {
     ]))
 }
 
-fn value(attribute: &DeviceAttribute) -> Result<Value<'static>, String> {
+fn value(attribute: &DeviceAttribute) -> Result<Value<'static>, AttributeError> {
     let version = |text: &String| match Host::version(text) {
         Ok(version) => Ok(Value::Host(version)),
-        Err(error) => Err(format!("parse semantic version: {error}")),
+        Err(error) => Err(AttributeError::Version(error.to_string())),
     };
     if let Some(ints) = &attribute.ints {
         return Ok(Value::list(ints.iter().copied().map(Value::Int).collect()));
@@ -186,9 +192,5 @@ fn value(attribute: &DeviceAttribute) -> Result<Value<'static>, String> {
     if let Some(string) = &attribute.string {
         return Ok(Value::text(string.as_str()));
     }
-    attribute
-        .version
-        .as_ref()
-        .map(version)
-        .unwrap_or_else(|| Err("unsupported attribute value".into()))
+    attribute.version.as_ref().map(version).unwrap_or(Err(AttributeError::Unsupported))
 }

@@ -8,6 +8,7 @@ use api::k8s::api::resource::v1 as resource;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use api::quantity::{BadQuantity, Quantity};
 
+use super::evaluation_error::EvaluationError;
 use super::id::{DeviceId, PoolId};
 use crate::node_info::NodeInfo;
 use crate::node_selector::term_matches;
@@ -109,7 +110,7 @@ pub(crate) struct Device {
     /// `allowMultipleAllocations`: several claims may each use a share.
     pub(crate) is_shareable: bool,
     /// The variable `device` of expressions; made when the first expression needs it.
-    pub(crate) value: OnceLock<Result<kcel::Value<'static>, String>>,
+    pub(crate) value: OnceLock<Result<kcel::Value<'static>, EvaluationError>>,
 }
 
 /// A ResourceSlice.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::{Kind, Shutdown, Tasks};
-use sorting::CompactSort as _;
 use store::{Backend, Config, Durability, Op, Txn};
 
 const VALUE_BYTES: usize = 500;
@@ -60,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             times.extend(more);
         }
         let rate = times.len() as f64 / begun.elapsed().as_secs_f64();
-        times.compact_sort();
+        times.sort_unstable();
         let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
         tasks.shutdown().request();
         tasks.drain(Duration::from_secs(10)).await;

@@ -10,7 +10,6 @@ use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_client::KvClient;
 use proto::etcdserverpb::lease_client::LeaseClient;
 use proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use sorting::CompactSort as _;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tonic::transport::{Channel, Endpoint};
@@ -209,14 +208,14 @@ impl Side {
                 let mut answer = lease.lease_time_to_live(request).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
                     answer.ttl = answer.ttl.min(0);
-                    answer.keys.compact_sort();
+                    answer.keys.sort();
                 }
                 comparable(answer, Answer::Live)
             }
             Question::Leases => {
                 let mut answer = lease.lease_leases(pb::LeaseLeasesRequest {}).await;
                 if let Ok(answer) = answer.as_mut().map(Response::get_mut) {
-                    answer.leases.compact_sort_by_key(|lease| lease.id);
+                    answer.leases.sort_by_key(|lease| lease.id);
                 }
                 comparable(answer, Answer::Leases)
             }

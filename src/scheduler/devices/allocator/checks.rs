@@ -157,8 +157,8 @@ impl<'a> Selection<'a> {
         Ok(data)
     }
 
-    /// The devices that a request for all devices means: those that match and could serve it, if
-    /// nobody used them.
+    /// The devices that a request for all devices means: those that match and could serve it if
+    /// they were not in use.
     fn all_devices(
         &mut self,
         key: RequestIndex,

@@ -68,7 +68,7 @@ pub(super) fn with_requests(claim: &ResourceClaim, requests: Vec<DeviceRequest>)
 
 /// A request for devices of one resource for one container.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct MissingAmount {
     name: String,
     count: i64,
 }
@@ -91,8 +91,8 @@ fn container_request(
     index: usize,
     container: &ContainerRequests,
     resource: &str,
-    reusable: &[Option<Wanted>],
-) -> (Option<Wanted>, Vec<ContainerExtendedResourceRequest>) {
+    reusable: &[Option<MissingAmount>],
+) -> (Option<MissingAmount>, Vec<ContainerExtendedResourceRequest>) {
     let amount = container.requests.get(resource).copied().flatten().filter(|n| *n != 0);
     let Some(amount) = amount else { return (None, Vec::new()) };
     let (mut sum, mut mappings) = (0, Vec::new());
@@ -107,7 +107,7 @@ fn container_request(
     let position = container.requests.keys().position(|name| name == resource).unwrap_or(0);
     let name = format!("container-{index}-request-{position}");
     mappings.push(mapping(container, resource, &name));
-    (Some(Wanted { name, count: amount - sum }), mappings)
+    (Some(MissingAmount { name, count: amount - sum }), mappings)
 }
 
 /// The requests for one resource, and which request serves which container.
@@ -117,7 +117,7 @@ fn container_request(
 fn resource_requests(
     containers: &[ContainerRequests],
     resource: &str,
-) -> (Vec<Wanted>, Vec<ContainerExtendedResourceRequest>) {
+) -> (Vec<MissingAmount>, Vec<ContainerExtendedResourceRequest>) {
     let (mut long, mut mappings) = (Vec::with_capacity(containers.len()), Vec::new());
     for (index, container) in containers.iter().enumerate() {
         if container.is_short_lived {
@@ -128,7 +128,7 @@ fn resource_requests(
         long.push(request);
         mappings.extend(mapped);
     }
-    let (mut short, mut short_mappings): (Vec<Wanted>, Vec<_>) = (Vec::new(), Vec::new());
+    let (mut short, mut short_mappings): (Vec<MissingAmount>, Vec<_>) = (Vec::new(), Vec::new());
     for (index, container) in containers.iter().enumerate().filter(|(_, c)| c.is_short_lived) {
         let reusable = long.get(index..).unwrap_or_default();
         let (request, mapped) = container_request(index, container, resource, reusable);

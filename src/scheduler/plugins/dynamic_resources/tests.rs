@@ -27,8 +27,8 @@ impl Listers for Cluster {
     }
 }
 
-/// What a cycle ends with: the writes for a node, or the message, its reasons and whether a claim is
-/// released.
+/// What a cycle ends with: the writes for a node, or the message, its reasons and whether a claim
+/// is released.
 type Outcome = Result<Arc<ClaimsToBind>, (String, Vec<String>, Option<ClaimRelease>)>;
 
 impl Cluster {
