@@ -28,7 +28,7 @@ struct FakeApi {
 
 fn failure(status: &Status) -> Response<Bytes> {
     let mut answer = Response::new(serde_json::to_vec(status).unwrap().into());
-    *answer.status_mut() = StatusCode::from_u16(u16::try_from(status.code).unwrap()).unwrap();
+    *answer.status_mut() = StatusCode::from_u16(status.code).unwrap();
     answer
 }
 
@@ -224,7 +224,7 @@ async fn claims_that_changed_in_the_meantime_are_errors() {
         (deleted, chosen(Value::Null), "claim default/c got deleted in the meantime"),
         (claim(), Value::Null, "claim default/c got deallocated elsewhere in the meantime"),
     ] {
-        let world = world(&[claim.clone()]);
+        let world = world(std::slice::from_ref(&claim));
         let mut reserved = ReservedClaims::new(&world.writes(&claim, allocation));
         assert_eq!(world.bind(&mut reserved).await.unwrap_err(), expected);
     }
