@@ -14,8 +14,8 @@ use crate::devices::slice::Slice;
 use crate::devices::slices::SliceTracker;
 
 /// The cases of `structured/internal/allocatortesting` that need no feature which is off by
-/// default, with what upstream's "incubating" allocator answers: one JSON object per line. Slices of
-/// one name have other names, because the API has one object per name.
+/// default, with what upstream's "incubating" allocator answers: one JSON object per line. Slices
+/// of one name have other names, because the API has one object per name.
 const CASES: &str = include_str!("../../testdata/allocator.jsonl");
 
 /// A device: driver, pool and name.
