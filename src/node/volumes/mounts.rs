@@ -33,7 +33,7 @@ fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the mount points of a table that are at or below `folder`, deepest first.
-pub(super) fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
+fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = table
         .lines()
         .filter_map(|line| line.split(' ').nth(4))

@@ -2,12 +2,13 @@
 //! mounts in its container reaches the host, and what the node mounts reaches containers. With
 //! systemd all mounts are shared; elsewhere they are private.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::mounts::{points, unescape};
+use super::mounts::unescape;
 
 /// The mounts that the calling thread sees.
 const TABLE: &str = "/proc/thread-self/mountinfo";
@@ -32,28 +33,44 @@ pub enum SharedMountError {
     Mount { path: PathBuf, step: &'static str, source: io::Error },
 }
 
-/// How a directory is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ContainingMount {
-    /// The directory is the root of the mount.
-    is_mount_point: bool,
+/// A line of a table of mounts (`proc_pid_mountinfo(5)`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    id: u64,
+    parent: u64,
+    point: PathBuf,
     is_shared: bool,
 }
 
-/// Returns the mount that contains a directory: the last one of a table of mounts
-/// (`proc_pid_mountinfo(5)`) at or above it.
-fn containing_mount(table: &str, directory: &Path) -> Option<ContainingMount> {
-    table.lines().rev().find_map(|line| {
-        let mut fields = line.split(' ').skip(4);
-        let point = PathBuf::from(unescape(fields.next()?));
-        if !directory.starts_with(&point) {
-            return None;
-        }
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
+        let point = PathBuf::from(unescape(fields.nth(2)?));
         // After the options of the mount, optional fields follow up to a dash.
         let mut optional = fields.skip(1).take_while(|field| *field != "-");
         let is_shared = optional.any(|field| field.starts_with("shared:"));
-        Some(ContainingMount { is_mount_point: point == directory, is_shared })
-    })
+        Some(Self { id, parent, point, is_shared })
+    }
+}
+
+/// Returns the mount that contains a directory: the last one of a table of mounts at or above it.
+fn containing_mount<'a>(table: &'a [Mount], directory: &Path) -> Option<&'a Mount> {
+    table.iter().rev().find(|mount| directory.starts_with(&mount.point))
+}
+
+/// Returns the mounts below a directory that one mount contains, newest first. Mounts that a later
+/// mount above the directory hides are left out: no path reaches them.
+fn mounts_below<'a>(table: &'a [Mount], container: &Mount, directory: &Path) -> Vec<&'a Mount> {
+    let parents = table.iter().map(|mount| (mount.id, mount.parent)).collect::<BTreeMap<_, _>>();
+    let is_contained = |mount: &Mount| {
+        let ancestors = std::iter::successors(Some(mount.parent), |id| parents.get(id).copied());
+        // A table that is not a tree ends the search.
+        ancestors.take(table.len()).any(|id| id == container.id)
+    };
+    let newest_first = table.iter().rev();
+    newest_first.filter(|mount| mount.point.starts_with(directory) && is_contained(mount)).collect()
 }
 
 /// Makes a directory a shared mount with everything below it, unless it is on one. Blocks.
@@ -65,7 +82,7 @@ pub(crate) fn make_shared(directory: &Path) -> Result<(), SharedMountError> {
     let path = directory.canonicalize();
     let path =
         path.map_err(|source| SharedMountError::Resolve { path: directory.into(), source })?;
-    let table = std::fs::read_to_string(TABLE).map_err(SharedMountError::Table)?;
+    let table = mounts().map_err(SharedMountError::Table)?;
     let found = containing_mount(&table, &path);
     let found = found.ok_or_else(|| SharedMountError::NoMount(path.clone()))?;
     if found.is_shared {
@@ -75,8 +92,8 @@ pub(crate) fn make_shared(directory: &Path) -> Result<(), SharedMountError> {
         let path = path.clone();
         move |source: io::Error| SharedMountError::Mount { path, step, source }
     };
-    if !found.is_mount_point {
-        let below = points(&table, &path);
+    if found.point != path {
+        let below = mounts_below(&table, found, &path);
         if below.is_empty() {
             bind(&path, &path).map_err(failed("bind it to itself"))?;
         } else {
@@ -88,15 +105,20 @@ pub(crate) fn make_shared(directory: &Path) -> Result<(), SharedMountError> {
         .map_err(|errno| failed("change its propagation")(errno.into()))
 }
 
+/// Returns the mounts that the calling thread sees. Blocks.
+fn mounts() -> io::Result<Vec<Mount>> {
+    Ok(std::fs::read_to_string(TABLE)?.lines().filter_map(Mount::parse).collect())
+}
+
 fn bind(source: &Path, target: &Path) -> io::Result<()> {
     let none = None::<&str>;
     Ok(mount(Some(source), target, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?)
 }
 
-/// Binds a directory to itself that has mounts `below`, deepest first: those of pods that an
+/// Binds a directory to itself that has mounts `below`, newest first: those of pods that an
 /// earlier version started. A bind mount over them would hide them, and they could not be unmounted
 /// any longer, so that they are moved into it. Containers keep their own copies meanwhile.
-fn bind_with_mounts(path: &Path, below: &[PathBuf]) -> io::Result<()> {
+fn bind_with_mounts(path: &Path, below: &[&Mount]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
@@ -104,8 +126,8 @@ fn bind_with_mounts(path: &Path, below: &[PathBuf]) -> io::Result<()> {
     let temporary = path.with_file_name(temporary);
     base::fs::create_dir(&temporary, 0o700)?;
     bind(path, &temporary)?;
-    for point in below {
-        umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    for mount in below {
+        umount2(&mount.point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
     }
     let none = None::<&str>;
     mount(Some(&temporary), path, none, MsFlags::MS_MOVE, none)?;
@@ -131,9 +153,10 @@ mod tests {
 224 62 253:0 /k /var/lib/docker/devicemapper/test/shared rw master:1 shared:44 - ext4 /dev/sda rw
 230 62 0:45 / /mnt/with\\040space rw master:7 - tmpfs shared:1 rw
 ";
+        let table = parsed(table);
         let of = |path: &str| {
-            let found = containing_mount(table, Path::new(path)).unwrap();
-            (found.is_mount_point, found.is_shared)
+            let found = containing_mount(&table, Path::new(path)).unwrap();
+            (found.point == Path::new(path), found.is_shared)
         };
         assert_eq!(of("/"), (true, true));
         assert_eq!(of("/var/lib/kubelet"), (false, true));
@@ -144,8 +167,33 @@ mod tests {
         assert_eq!(of("/var/lib/docker/devicemapper/test/shared"), (true, true));
         assert_eq!(of("/mnt/with space/k"), (false, false), "a slave that is not shared");
         let private = "30 1 8:1 / / rw - ext4 /dev/sda rw\n31 30 8:1 /k /k rw shared:9 - ext4 - rw";
-        assert!(containing_mount(private, Path::new("/k/pods")).unwrap().is_shared);
-        assert_eq!(containing_mount("31 30 8:1 / /k rw - ext4 - rw", Path::new("/x")), None);
+        assert!(containing_mount(&parsed(private), Path::new("/k/pods")).unwrap().is_shared);
+        let elsewhere = parsed("31 30 8:1 / /k rw - ext4 - rw");
+        assert_eq!(containing_mount(&elsewhere, Path::new("/x")), None);
+    }
+
+    #[test]
+    fn mounts_that_a_later_one_hides_are_left_out() {
+        let table = parsed(
+            "\
+30 1 8:1 / / rw - ext4 /dev/sda rw
+31 30 8:1 /k /var/k rw shared:9 - ext4 /dev/sda rw
+35 33 0:51 / /var/k/pods/b rw - tmpfs tmpfs rw
+33 30 8:1 /lib /var rw - ext4 /dev/sda rw
+34 33 0:50 / /var/k/pods/a rw - tmpfs tmpfs rw
+36 34 0:52 / /var/k/pods/a/in rw - tmpfs tmpfs rw
+37 33 0:53 / /var/other rw - tmpfs tmpfs rw
+",
+        );
+        let directory = Path::new("/var/k");
+        let found = containing_mount(&table, directory).unwrap();
+        assert_eq!(found.id, 33);
+        let below = mounts_below(&table, found, directory);
+        assert_eq!(below.iter().map(|mount| mount.id).collect::<Vec<_>>(), [36, 34, 35]);
+    }
+
+    fn parsed(table: &str) -> Vec<Mount> {
+        table.lines().map(|line| Mount::parse(line).unwrap()).collect()
     }
 
     /// Runs with private mounts, as on a machine without systemd; does nothing without root.
@@ -166,7 +214,9 @@ mod tests {
     }
 
     fn listed(directory: &Path) -> Vec<PathBuf> {
-        points(&std::fs::read_to_string(TABLE).unwrap(), directory)
+        let mut below = mounts().unwrap();
+        below.retain(|mount| mount.point.starts_with(directory));
+        below.into_iter().rev().map(|mount| mount.point).collect()
     }
 
     #[test]
@@ -179,9 +229,9 @@ mod tests {
             make_shared(&home.join("link")).unwrap();
             make_shared(&root).unwrap();
             assert_eq!(listed(home), std::slice::from_ref(&root));
-            let table = std::fs::read_to_string(TABLE).unwrap();
-            let expected = ContainingMount { is_mount_point: true, is_shared: true };
-            assert_eq!(containing_mount(&table, &root), Some(expected));
+            let table = mounts().unwrap();
+            let found = containing_mount(&table, &root).unwrap();
+            assert_eq!((&found.point, found.is_shared), (&root, true));
             assert_eq!(std::fs::read_to_string(root.join("file")).unwrap(), "x");
         });
     }
@@ -198,11 +248,30 @@ mod tests {
             make_shared(&root).unwrap();
             assert_eq!(std::fs::read_to_string(volume.join("file")).unwrap(), "x");
             assert_eq!(listed(home), [volume.clone(), root.clone()]);
-            let table = std::fs::read_to_string(TABLE).unwrap();
+            let table = mounts().unwrap();
             assert!(containing_mount(&table, &volume).unwrap().is_shared);
             umount2(&volume, MntFlags::empty()).unwrap();
             assert!(!volume.join("file").exists());
             assert!(!home.join(".kubelet.shared").exists());
+        });
+    }
+
+    #[test]
+    fn a_hidden_mount_at_the_directory_does_not_count() {
+        with_private_mounts(|home| {
+            let (root, other) = (home.join("kubelet"), home.join("other"));
+            std::fs::create_dir_all(&root).unwrap();
+            std::fs::create_dir_all(other.join("kubelet")).unwrap();
+            make_shared(&root).unwrap();
+            bind(&other, home).unwrap();
+            std::fs::write(root.join("file"), "x").unwrap();
+            make_shared(&root).unwrap();
+            let table = mounts().unwrap();
+            let found = containing_mount(&table, &root).unwrap();
+            assert_eq!((&found.point, found.is_shared), (&root, true));
+            assert_eq!(std::fs::read_to_string(root.join("file")).unwrap(), "x");
+            umount2(&root, MntFlags::MNT_DETACH).unwrap();
+            umount2(home, MntFlags::MNT_DETACH).unwrap();
         });
     }
 
