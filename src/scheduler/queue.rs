@@ -294,4 +294,18 @@ mod tests {
         assert!(queue.pop(now + Duration::from_secs(299)).is_none());
         assert!(queue.pop(now + Duration::from_secs(300)).is_some());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn gated_pod_is_not_tried_until_it_is_let_in() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.gate(pod("a", 0));
+        assert!(queue.pop(now + UNSCHEDULABLE_MAX).is_none());
+        assert_eq!(queue.next_wake(), None);
+        assert_eq!(queue.gated(|pod| pod.name == "a").len(), 1);
+        queue.put(pod("a", 0), now);
+        assert_eq!(queue.pop(now).unwrap().name, "a");
+        assert!(queue.is_in_flight(&pod("a", 0)));
+        queue.gate(pod("a", 0));
+        assert!(!queue.is_in_flight(&pod("a", 0)), "its claim was deleted meanwhile");
+    }
 }

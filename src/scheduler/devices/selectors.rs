@@ -194,3 +194,109 @@ fn value(attribute: &DeviceAttribute) -> Result<Value<'static>, AttributeError> 
     }
     attribute.version.as_ref().map(version).unwrap_or(Err(AttributeError::Unsupported))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::slice::Slice;
+    use serde_json::json;
+
+    fn device(is_shareable: bool) -> Device {
+        let attributes = json!({
+            "name": {"string": "fish"}, "dra.example.com/count": {"int": 2}, "ok": {"bool": true},
+            "version": {"version": "1.0.0"}, "services": {"string": "example.com,example.org"},
+        });
+        let slice = json!({"spec": {
+            "driver": "dra.example.com", "pool": {"name": "p", "generation": 1,
+                "resourceSliceCount": 1},
+            "devices": [{"name": "d", "attributes": attributes,
+                "capacity": {"memory": {"value": "1Mi"}},
+                "allowMultipleAllocations": is_shareable}],
+        }});
+        let slice = Slice::new(&serde_json::from_value(slice).unwrap()).unwrap();
+        slice.devices.into_iter().next().unwrap()
+    }
+
+    /// Rows of upstream's `compile_test.go`.
+    #[test]
+    fn selectors_see_the_attributes_and_capacities_of_a_device() {
+        let selectors = Selectors::default();
+        let long = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(x, ";
+        let deep = format!("{}true{}", long.repeat(7), ")".repeat(7));
+        for (expression, expected) in [
+            ("true", Ok(true)),
+            ("?!", Err("compilation failed: ")),
+            ("1", Err("must evaluate to bool or the unknown type, not int")),
+            (r#"device.attributes["other"].x > 0"#, Err("no such key: x. consider using CEL")),
+            (r#"device.attributes["dra.example.com"].x"#, Err("no such key: x. consider using")),
+            (r#""other" in device.attributes"#, Ok(false)),
+            (r#""dra.example.com" in device.attributes"#, Ok(true)),
+            (r#"device.driver == "dra.example.com""#, Ok(true)),
+            (r#"device.attributes["dra.example.com"].name == "fish""#, Ok(true)),
+            (r#"device.attributes["dra.example.com"]["count"] > 2"#, Ok(false)),
+            (r#"device.attributes["dra.example.com"].ok"#, Ok(true)),
+            (
+                r#"device.attributes["dra.example.com"].version.isGreaterThan(semver("v0.0.1", true))"#,
+                Ok(true),
+            ),
+            (
+                r#"device.capacity["dra.example.com"].memory.isGreaterThan(quantity("1Ki"))"#,
+                Ok(true),
+            ),
+            (
+                r#"!("size" in device.capacity["dra.example.com"]) || device.capacity["dra.example.com"].size.isGreaterThan(quantity("1Ki"))"#,
+                Ok(true),
+            ),
+            (r#"cel.bind(dra, device.attributes["dra.example.com"], dra.count == 2)"#, Ok(true)),
+            (r#"device.attributes["dra.example.com"].exists_one(x, x == "services")"#, Ok(true)),
+            (r#"device.attributes["dra.example.com"].services.split(",").size() == 2"#, Ok(true)),
+            (r#"device.attributes["dra.example.com"].services.matches("[^a]?org")"#, Ok(true)),
+            ("device.allowMultipleAllocations", Ok(true)),
+            (
+                r#"device.attributes["dra.example.com"].name"#,
+                Err("CEL result of type string could not be converted to bool: unsupported"),
+            ),
+            (deep.as_str(), Err("actual cost limit exceeded")),
+        ] {
+            match (selectors.matches(expression, &device(true)), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{expression}"),
+                (Err(error), Err(text)) => {
+                    assert!(error.to_string().contains(text), "{expression}: {error}");
+                }
+                (got, _) => panic!("{expression}: {got:?}"),
+            }
+        }
+        assert_eq!(selectors.matches("device.allowMultipleAllocations", &device(false)), Ok(false));
+    }
+
+    #[test]
+    fn attributes_without_a_known_value_are_errors() {
+        for (attribute, expected) in [
+            (json!({}), "CEL runtime error: attribute a: unsupported attribute value"),
+            (
+                json!({"version": "1"}),
+                "CEL runtime error: attribute a: parse semantic version: No Major.Minor.Patch \
+                 elements found",
+            ),
+        ] {
+            let mut device = device(false);
+            let attribute = serde_json::from_value(attribute).unwrap();
+            device.attributes = [("a".to_owned(), attribute)].into();
+            let error = Selectors::default().matches("true", &device).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_program_is_dropped() {
+        let (selectors, device) = (Selectors::default(), device(false));
+        for number in 0..PROGRAMS_MAX + 10 {
+            assert_eq!(selectors.matches(&format!("{number} == 0"), &device), Ok(number == 0));
+            assert_eq!(selectors.matches("true", &device), Ok(true));
+        }
+        let programs = selectors.programs.lock();
+        assert_eq!(programs.by_expression.len(), PROGRAMS_MAX);
+        assert!(programs.by_expression.contains_key("true"));
+        assert!(!programs.by_expression.contains_key("0 == 0"));
+    }
+}
