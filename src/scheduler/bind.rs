@@ -6,10 +6,11 @@ pub(crate) mod claims;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Gvr;
 use api::k8s::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use api::k8s::jiff::Timestamp;
+use api::{Gvr, Object};
 use client::events::EventType;
+use client::informer::decode;
 use client::{Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
@@ -22,6 +23,9 @@ use claims::{ClaimWriter, ReservedClaims};
 
 /// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
+/// The node for which the provisioner creates the volume of a claim; the provisioner removes it
+/// when it cannot.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Why a pod was not bound to its node.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +39,34 @@ pub(crate) enum BindError {
     /// A claim of the pod does not exist any more.
     #[error("claim {0} does not exist any more")]
     ClaimLost(String),
+    /// The volume of a claim is not provisioned.
+    #[error(transparent)]
+    Provisioning(#[from] ProvisioningError),
     /// The devices of the pod's claims could not be allocated or are not ready.
     #[error(transparent)]
     Claims(#[from] claims::ClaimWriteError),
     /// A request to the API server failed.
     #[error(transparent)]
     Client(#[from] Error),
+}
+
+/// Why the volume of a claim is not provisioned for the node of the pod; upstream's texts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProvisioningError {
+    /// The claim has no annotations at all.
+    #[error("selectedNode annotation reset for PVC {0:?}")]
+    Reset(String),
+    /// The provisioner removed the selected node, or another pod selected another one.
+    #[error("provisioning failed for PVC {0:?}")]
+    Failed(String),
+}
+
+/// A claim for which the provisioner was asked to create a volume.
+#[derive(Debug)]
+struct ProvisionedClaim {
+    name: String,
+    /// The version of the claim with the selected node; the cache may have an older one.
+    version: i64,
 }
 
 /// Writes to the API server; cheap to clone.
@@ -63,7 +89,7 @@ impl BindError {
         match self {
             Self::Client(error) => error.is_not_found() || error.is_conflict(),
             Self::VolumeLost(_) | Self::ClaimLost(_) => true,
-            Self::VolumesNotBound | Self::Claims(_) => false,
+            Self::VolumesNotBound | Self::Provisioning(_) | Self::Claims(_) => false,
         }
     }
 }
@@ -74,6 +100,26 @@ fn is_free_for(volume: &PersistentVolume, claim: &ObjectReference) -> bool {
     // A volume that was reserved by hand has no identifier of its claim yet.
     let is_same = own.uid.as_deref().is_none_or(str::is_empty) || own.uid == claim.uid;
     is_same && own.namespace == claim.namespace && own.name == claim.name
+}
+
+/// Whether the provisioner still works on a claim for a node (`checkBindings`).
+fn check_provisioning(
+    asked: &ProvisionedClaim,
+    claim: &Object,
+    node: &str,
+) -> Result<(), ProvisioningError> {
+    if claim.resource_version < asked.version {
+        return Ok(());
+    }
+    let metadata = decode::<PersistentVolumeClaim>(claim).map(|c| c.metadata).unwrap_or_default();
+    let Some(annotations) = metadata.annotations else {
+        return Err(ProvisioningError::Reset(asked.name.clone()));
+    };
+    if annotations.get(SELECTED_NODE).is_some_and(|selected| selected == node) {
+        Ok(())
+    } else {
+        Err(ProvisioningError::Failed(asked.name.clone()))
+    }
 }
 
 fn reference(pod: &PodInfo) -> ObjectReference {
@@ -115,11 +161,12 @@ impl Writer {
         writes: &[PreBind],
         reserved: &mut ReservedClaims,
     ) -> Result<(), BindError> {
+        let mut provisioned = Vec::new();
         for write in writes {
-            self.pre_bind(pod, node, write).await?;
+            provisioned.extend(self.pre_bind(pod, node, write).await?);
         }
         if writes.iter().any(|write| !matches!(write, PreBind::BindClaims(_))) {
-            self.volumes_bound(pod, writes).await?;
+            self.volumes_bound((pod, node), writes, &provisioned).await?;
         }
         self.resource_claims.bind(pod, node, reserved).await?;
         let binding = json!({
@@ -146,12 +193,19 @@ impl Writer {
         }
     }
 
-    async fn pre_bind(&self, pod: &PodInfo, node: &str, write: &PreBind) -> Result<(), BindError> {
+    /// Executes a write; returns the claim for which a volume is to be provisioned.
+    async fn pre_bind(
+        &self,
+        pod: &PodInfo,
+        node: &str,
+        write: &PreBind,
+    ) -> Result<Option<ProvisionedClaim>, BindError> {
         match write {
             PreBind::ProvisionVolume { claim } => {
-                let annotations = json!({"volume.kubernetes.io/selected-node": node});
+                let annotations = json!({SELECTED_NODE: node});
                 let patch = json!({"metadata": {"annotations": annotations}});
-                self.client
+                let written = self
+                    .client
                     .patch::<PersistentVolumeClaim>(
                         &pod.namespace,
                         claim,
@@ -159,6 +213,9 @@ impl Writer {
                         &Patch::Merge(&patch),
                     )
                     .await?;
+                let version = written.metadata.resource_version.and_then(|v| v.parse().ok());
+                let version = version.unwrap_or_default();
+                return Ok(Some(ProvisionedClaim { name: claim.clone(), version }));
             }
             PreBind::BindVolume { claim, volume } => {
                 let reference = self.claim_reference(&pod.namespace, claim);
@@ -181,15 +238,27 @@ impl Writer {
             // Written after the volumes are bound.
             PreBind::BindClaims(_) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the volume or claim that was lost after `writes`, if any (`checkBindings`).
-    fn lost(&self, pod: &PodInfo, writes: &[PreBind]) -> Option<BindError> {
+    fn lost(
+        &self,
+        (pod, node): (&PodInfo, &str),
+        writes: &[PreBind],
+        provisioned: &[ProvisionedClaim],
+    ) -> Option<BindError> {
         if let Some(name) =
             pod.claims.iter().find(|name| self.claims.get(&pod.namespace, name).is_none())
         {
             return Some(BindError::ClaimLost(name.clone()));
+        }
+        let failed = provisioned.iter().find_map(|asked| {
+            let claim = self.claims.cache().get(&pod.namespace, &asked.name)?;
+            check_provisioning(asked, &claim, node).err()
+        });
+        if let Some(error) = failed {
+            return Some(error.into());
         }
         writes.iter().find_map(|write| {
             let PreBind::BindVolume { claim, volume } = write else { return None };
@@ -200,7 +269,12 @@ impl Writer {
     }
 
     /// Resolves once every claim of the pod is bound, or one cannot be any more.
-    async fn volumes_bound(&self, pod: &PodInfo, writes: &[PreBind]) -> Result<(), BindError> {
+    async fn volumes_bound(
+        &self,
+        (pod, node): (&PodInfo, &str),
+        writes: &[PreBind],
+        provisioned: &[ProvisionedClaim],
+    ) -> Result<(), BindError> {
         let mut changed = self.volumes_changed.clone();
         let all_bound = || {
             pod.claims.iter().all(|name| {
@@ -209,11 +283,12 @@ impl Writer {
             })
         };
         let wait = async {
-            while !all_bound() {
-                if let Some(error) = self.lost(pod, writes) {
+            loop {
+                // Also of claims that are bound: the volume may be one for another node.
+                if let Some(error) = self.lost((pod, node), writes, provisioned) {
                     return Err(error);
                 }
-                if changed.changed().await.is_err() {
+                if all_bound() || changed.changed().await.is_err() {
                     break;
                 }
             }
@@ -333,6 +408,31 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Cases `provisioning-pvc-*` of `TestCheckBindings`.
+    #[test]
+    fn provisioning_fails_when_the_selected_node_is_removed_or_replaced() {
+        let check = |version: &str, annotations: serde_json::Value| {
+            let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "c", "namespace": "n", "uid": "u",
+                    "resourceVersion": version, "annotations": annotations}});
+            let asked = ProvisionedClaim { name: "c".into(), version: 7 };
+            let claim = Object::from_value(claim).unwrap();
+            check_provisioning(&asked, &claim, "node1").map_err(|error| error.to_string())
+        };
+        let selected = |node: &str| json!({SELECTED_NODE: node, "a": "b"});
+        assert_eq!(check("7", selected("node1")), Ok(()));
+        assert_eq!(check("8", selected("node1")), Ok(()));
+        assert_eq!(check("6", serde_json::Value::Null), Ok(()), "the cache is older");
+        assert_eq!(
+            check("8", serde_json::Value::Null),
+            Err("selectedNode annotation reset for PVC \"c\"".to_owned())
+        );
+        let failed = Err("provisioning failed for PVC \"c\"".to_owned());
+        assert_eq!(check("8", json!({})), failed);
+        assert_eq!(check("8", json!({"a": "b"})), failed);
+        assert_eq!(check("8", selected("wrong-node")), failed);
+    }
 
     #[test]
     fn a_volume_is_free_without_a_claim_or_for_its_own() {

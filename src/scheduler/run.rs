@@ -429,6 +429,12 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
                     let text = format!("running PreBind plugin \"DynamicResources\": {error}");
                     Ok(writer.not_scheduled(&pod, "SchedulerError", &text, "").await?)
                 }
+                Err(BindError::Provisioning(error)) => {
+                    let text = format!(
+                        "running PreBind plugin \"VolumeBinding\": binding volumes: {error}"
+                    );
+                    Ok(writer.not_scheduled(&pod, "SchedulerError", &text, "").await?)
+                }
                 Err(error) if error.is_expected() => Ok(()),
                 other => other,
             }
