@@ -139,9 +139,15 @@ impl Csi {
         self.node_info_problem.lock().clone()
     }
 
-    /// Returns `status.volumesInUse` of the Node.
+    /// Returns `status.volumesInUse` of the Node. A volume leaves the list also while pods use it
+    /// when its CSIDriver declares that attachments have no effect: its VolumeAttachment is
+    /// deleted.
     pub(crate) fn volumes_in_use(&self) -> Vec<String> {
-        self.in_use.list()
+        let objects = self.driver_objects.get();
+        self.in_use.list(|name| {
+            let object = objects.and_then(|all| all.get("", paths::driver_of(name)?));
+            object.is_none_or(|object| object.spec.attach_required != Some(false))
+        })
     }
 
     /// Records the status of the Node as it was read or written: pods may go on whose volumes it
@@ -175,8 +181,11 @@ impl Csi {
             let informer = self.informers.of::<CSIDriver>();
             let (waiting, changed) =
                 (self.waiting.clone(), Arc::clone(&self.driver_objects_changed));
+            let status_changed = Arc::clone(&self.status_changed);
             informer.on_change(move |_| {
                 changed.send_replace(());
+                // Whether volumes are in use depends on the objects, too.
+                status_changed.notify_one();
                 waiting.wake();
             });
             informer

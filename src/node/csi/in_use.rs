@@ -1,5 +1,6 @@
 //! The volumes that this node uses, as `status.volumesInUse` of its Node shows them: a volume is
 //! listed before it is mounted until after it is unstaged, so that it is not detached meanwhile.
+//! One whose driver no longer requires attachments is not listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,9 +35,10 @@ impl VolumesInUse {
         holders.len() != before
     }
 
-    /// Returns the volumes in use, sorted.
-    pub(crate) fn list(&self) -> Vec<String> {
-        self.holders.lock().keys().cloned().collect()
+    /// Returns the volumes in use that are attachable, sorted. It is decided anew each time, so
+    /// that a CSIDriver may change after the volume was added (`MarkVolumeAttachability`).
+    pub(crate) fn list(&self, is_attachable: impl Fn(&str) -> bool) -> Vec<String> {
+        self.holders.lock().keys().filter(|name| is_attachable(name)).cloned().collect()
     }
 
     /// Records the list in the Node; returns whether it differs from the last one.
@@ -65,12 +67,14 @@ mod tests {
         assert!(in_use.hold("v1", &a));
         assert!(!in_use.hold("v1", &b));
         assert!(!in_use.hold("v1", &b));
-        assert_eq!(in_use.list(), ["v1", "v2"]);
+        let list = || in_use.list(|_| true);
+        assert_eq!(list(), ["v1", "v2"]);
+        assert_eq!(in_use.list(|name| name == "v2"), ["v2"], "the driver of v1 changed");
         assert!(in_use.release_pod("a"));
-        assert_eq!(in_use.list(), ["v1"]);
+        assert_eq!(list(), ["v1"]);
         assert!(in_use.release_pod("b"));
         assert!(!in_use.release_pod("b"));
-        assert!(in_use.list().is_empty());
+        assert!(list().is_empty());
     }
 
     #[test]

@@ -20,6 +20,12 @@ pub(crate) fn unique_name(driver: &str, handle: &str) -> String {
     format!("{PLUGIN}/{driver}^{handle}")
 }
 
+/// The driver in the [`unique_name`] of a volume.
+pub(crate) fn driver_of(unique_name: &str) -> Option<&str> {
+    let name = unique_name.strip_prefix(PLUGIN)?.strip_prefix('/')?;
+    name.split_once('^').map(|(driver, _)| driver)
+}
+
 /// Handle of an inline volume (`makeVolumeHandle`).
 pub(crate) fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hex_sha256(&format!("{pod_uid}{volume}")))
@@ -118,6 +124,9 @@ mod tests {
     #[test]
     fn names_are_those_of_upstream() {
         assert_eq!(unique_name("d.example.com", "v-1"), "kubernetes.io/csi/d.example.com^v-1");
+        assert_eq!(driver_of("kubernetes.io/csi/d.example.com^v-1^x"), Some("d.example.com"));
+        assert_eq!(driver_of("kubernetes.io/csi/d"), None);
+        assert_eq!(driver_of("kubernetes.io/nfs/d^v"), None);
         // Computed with sha256sum.
         let of_text = |text: &str| format!("csi-{}", hex_sha256(text));
         assert_eq!(

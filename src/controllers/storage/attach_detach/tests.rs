@@ -513,7 +513,10 @@ async fn a_driver_that_stops_to_need_attachments_loses_them() {
     cluster.requests().await;
     let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
         "metadata": {"name": "csi.example.com"}, "spec": {"attachRequired": false}});
+    cluster.use_volume("n1", true);
     cluster.put("csidrivers", driver);
+    assert!(cluster.requests().await.is_empty(), "the kubelet still lists it");
+    cluster.use_volume("n1", false);
     let detach = ["PATCH nodes", "GET nodes", "DELETE volumeattachments"];
     assert_eq!(cluster.requests().await, detach);
     cluster.stop().await;

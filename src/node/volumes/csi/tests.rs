@@ -297,6 +297,38 @@ async fn a_volume_is_attached_staged_and_published_and_torn_down_in_reverse() {
 }
 
 #[tokio::test]
+async fn a_volume_is_not_in_use_once_its_driver_requires_no_attachment() {
+    let driver = |attach: bool| {
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": "d.example.com"},
+            "spec": {"attachRequired": attach, "volumeLifecycleModes": ["Persistent"]}})
+    };
+    let path = "/apis/storage.k8s.io/v1/csidrivers/d.example.com";
+    for is_published in [false, true] {
+        let fixture = Fixture::new(&[], Value::Null).await;
+        fixture.put_volume(json!({}));
+        let pod = claiming("a");
+        fixture.set_up(&pod).await.unwrap_err();
+        fixture.report_volumes_in_use();
+        if is_published {
+            fixture.attach().await;
+            fixture.set_up(&pod).await.unwrap();
+        }
+        let in_use = || fixture.node.csi.volumes_in_use();
+        fixture.api.put(path, driver(true));
+        assert_eq!(in_use().len(), 1);
+        fixture.api.put(path, driver(false));
+        until(|| in_use().is_empty()).await;
+        let changed = fixture.node.caches.status_changed.notified();
+        tokio::time::timeout(WAIT, changed).await.unwrap();
+        // The pod needs no VolumeAttachment any more.
+        fixture.set_up(&pod).await.unwrap();
+        assert!(in_use().is_empty());
+        volumes::tear_down(&fixture.node, "a").await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_failed_publication_leaves_nothing_and_an_uncertain_one_is_undone() {
     let not_attached = json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"]});
     let fixture = Fixture::new(&[rpc::Type::StageUnstageVolume], not_attached).await;
