@@ -17,6 +17,7 @@ pub(crate) mod paths;
 pub(crate) mod record;
 mod registration;
 pub(crate) mod source;
+mod unstaging;
 mod usage;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -42,7 +43,9 @@ use error::CsiError;
 use in_use::VolumesInUse;
 use locks::OperationLocks;
 use node_info::{NodeInfoError, NodeInfoWriter};
+use record::StagedVolume;
 pub(crate) use registration::CsiPluginHandler;
+use unstaging::UnstagingVolumes;
 
 /// What this process knows about the size of a volume.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +75,7 @@ pub(crate) struct Csi {
     /// Why the CSINode does not exist yet; the node is not ready before.
     pub(crate) node_info_problem: Mutex<Option<String>>,
     pub(crate) in_use: VolumesInUse,
+    pub(crate) unstaging: UnstagingVolumes,
     pub(crate) locks: OperationLocks,
     /// Paths at which volumes are staged completely.
     pub(crate) staged: Mutex<HashSet<PathBuf>>,
@@ -110,6 +114,7 @@ impl Csi {
             node_info: NodeInfoWriter::new(client.clone(), &config.node_name),
             node_info_problem: Mutex::new(Some("CSINode is not yet initialized".to_owned())),
             in_use: VolumesInUse::default(),
+            unstaging: UnstagingVolumes::default(),
             locks: OperationLocks::default(),
             staged: Mutex::default(),
             published: Mutex::default(),
@@ -144,7 +149,7 @@ impl Csi {
     /// deleted.
     pub(crate) fn volumes_in_use(&self) -> Vec<String> {
         let objects = self.driver_objects.get();
-        self.in_use.list(|name| {
+        self.in_use.list(self.unstaging.in_use(), |name| {
             let object = objects.and_then(|all| all.get("", paths::driver_of(name)?));
             object.is_none_or(|object| object.spec.attach_required != Some(false))
         })
@@ -160,19 +165,31 @@ impl Csi {
     }
 
     /// Marks volumes as in use that an earlier process mounted, before the status of the Node is
-    /// first written. `status` is that of the earlier process.
-    pub(crate) async fn read_volumes_in_use(&self, status: Option<&core::NodeStatus>) {
+    /// first written. `status` is that of the earlier process. Returns the volumes that it left
+    /// staged for no pod, and whether each is in use.
+    pub(crate) async fn read_volumes_in_use(
+        &self,
+        status: Option<&core::NodeStatus>,
+    ) -> Vec<(StagedVolume, bool)> {
         let in_use = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
         let attached = status.and_then(|s| s.volumes_attached.as_ref()).into_iter().flatten();
         let mut listed: BTreeSet<String> = attached.map(|a| a.name.clone()).collect_set();
         listed.extend(in_use);
         let root = self.root.clone();
-        let held = base::tasks::blocking(move || record::volumes_of_all_pods(&root)).await;
+        let read = base::tasks::blocking(move || {
+            (record::volumes_of_all_pods(&root), record::unused_staged(&root))
+        });
+        let (held, unused) = read.await.unwrap_or_default();
         // Only volumes that are attached are listed in the status.
-        for (uid, name) in held.unwrap_or_default().iter().filter(|(_, n)| listed.contains(n)) {
+        for (uid, name) in held.iter().filter(|(_, n)| listed.contains(n)) {
             self.in_use.hold(name, uid);
         }
         self.on_node_status(status);
+        let with_use = |volume: StagedVolume| {
+            let is_in_use = listed.contains(&volume.unique_name());
+            (volume, is_in_use)
+        };
+        unused.into_iter().map(with_use).collect()
     }
 
     /// The CSIDriver objects.
@@ -216,7 +233,12 @@ impl Csi {
 
     /// Drops the state of a pod that ended.
     pub(crate) fn forget(&self, pod: &Pod) {
-        self.waiting.forget(&pod.uid);
+        self.stop_following(&pod.uid);
+    }
+
+    /// Ends [`Csi::follow`] and [`Csi::wait`] of a pod or task.
+    pub(crate) fn stop_following(&self, key: &str) {
+        self.waiting.forget(key);
     }
 
     /// Wakes a pod once something that its volumes may wait for happens. `wake` is needed for pods

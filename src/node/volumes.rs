@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::csi::error::CsiTearDownError;
+use crate::csi::record::StagedVolume;
 use crate::csi::source::CsiVolume;
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
@@ -381,15 +382,16 @@ pub(crate) enum TearDownError {
     Panicked(#[from] tokio::task::JoinError),
 }
 
-/// Has drivers unpublish the CSI volumes of a pod whose containers have ended, and unstage those
-/// that no other pod uses; does nothing for a pod without any.
+/// Has drivers unpublish the CSI volumes of a pod whose containers have ended, and starts to
+/// unstage those that no other pod uses; does nothing for a pod without any.
 ///
 /// # Errors
 ///
 /// A driver that is not registered or cannot do it. The data on disk stays, for another attempt.
 pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownError> {
     let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
-    let released = csi::tear_down(&node.csi, uid, &node.identity.config.pod_dir(uid)).await;
+    let pod_dir = node.identity.config.pod_dir(uid);
+    let released = csi::tear_down(&node.csi, &node.tasks, (uid, &pod_dir)).await;
     match &released {
         Ok(()) => problems.clear(&key),
         Err(error) => {
@@ -399,6 +401,14 @@ pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownErr
         }
     }
     released
+}
+
+/// Unstages volumes that an earlier process left staged for no pod, as
+/// [`crate::csi::Csi::read_volumes_in_use`] returns them.
+pub(crate) fn unstage_left(node: &Node, left: Vec<(StagedVolume, bool)>) {
+    for (volume, is_in_use) in left {
+        csi::unstage(&node.csi, &node.tasks, volume, is_in_use);
+    }
 }
 
 /// Whether drivers have to be called to tear down the volumes of a pod. Blocks.

@@ -109,6 +109,15 @@ impl CsiError {
             _ => false,
         }
     }
+
+    /// Whether the driver is not registered on this node.
+    pub(crate) fn is_not_registered(&self) -> bool {
+        match self {
+            Self::NotRegistered(_) => true,
+            Self::Step { source, .. } => source.is_not_registered(),
+            _ => false,
+        }
+    }
 }
 
 /// Adds what failed to an error, in upstream's words.

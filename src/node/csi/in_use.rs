@@ -35,10 +35,23 @@ impl VolumesInUse {
         holders.len() != before
     }
 
+    /// Whether a pod uses a volume.
+    pub(crate) fn is_held(&self, volume: &str) -> bool {
+        self.holders.lock().contains_key(volume)
+    }
+
     /// Returns the volumes in use that are attachable, sorted. It is decided anew each time, so
     /// that a CSIDriver may change after the volume was added (`MarkVolumeAttachability`).
-    pub(crate) fn list(&self, is_attachable: impl Fn(&str) -> bool) -> Vec<String> {
-        self.holders.lock().keys().filter(|name| is_attachable(name)).cloned().collect()
+    /// `unstaging` are those that no pod uses any more.
+    pub(crate) fn list(
+        &self,
+        unstaging: BTreeSet<String>,
+        is_attachable: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
+        let mut volumes = unstaging;
+        volumes.extend(self.holders.lock().keys().cloned());
+        volumes.retain(|name| is_attachable(name));
+        volumes.into_iter().collect()
     }
 
     /// Records the list in the Node; returns whether it differs from the last one.
@@ -67,9 +80,11 @@ mod tests {
         assert!(in_use.hold("v1", &a));
         assert!(!in_use.hold("v1", &b));
         assert!(!in_use.hold("v1", &b));
-        let list = || in_use.list(|_| true);
+        let list = || in_use.list(BTreeSet::new(), |_| true);
         assert_eq!(list(), ["v1", "v2"]);
-        assert_eq!(in_use.list(|name| name == "v2"), ["v2"], "the driver of v1 changed");
+        let unstaging = || BTreeSet::from(["v0".to_owned()]);
+        assert_eq!(in_use.list(unstaging(), |_| true), ["v0", "v1", "v2"]);
+        assert_eq!(in_use.list(unstaging(), |name| name == "v2"), ["v2"], "the drivers changed");
         assert!(in_use.release_pod("a"));
         assert_eq!(list(), ["v1"]);
         assert!(in_use.release_pod("b"));

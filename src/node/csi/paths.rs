@@ -77,10 +77,16 @@ pub(crate) fn record_path(pod_dir: &Path, spec_name: &str) -> PathBuf {
     records_dir(pod_dir).join(format!("{}.json", escaped(spec_name)))
 }
 
+/// The directory of all staged volumes: those with files in a directory for each driver, the block
+/// devices in `volumeDevices`.
+pub(crate) fn plugin_dir(root: &Path) -> PathBuf {
+    root.join("plugins").join(PLUGIN)
+}
+
 /// The path at which a volume with files is staged for all pods of the node
 /// (`makeDeviceMountPath`); its parent has the `vol_data.json` of the staged volume.
 pub(crate) fn staging_path(root: &Path, driver: &str, handle: &str) -> PathBuf {
-    root.join("plugins").join(PLUGIN).join(driver).join(hex_sha256(handle)).join("globalmount")
+    plugin_dir(root).join(driver).join(hex_sha256(handle)).join("globalmount")
 }
 
 /// The paths of one block volume that all pods of the node share.
@@ -100,7 +106,7 @@ pub(crate) struct BlockPaths {
 impl BlockPaths {
     /// Returns the paths of the volume `spec_name`; `root` is that of the kubelet.
     pub(crate) fn new(root: &Path, spec_name: &str) -> Self {
-        let all = root.join("plugins").join(PLUGIN).join("volumeDevices");
+        let all = plugin_dir(root).join("volumeDevices");
         let volume = all.join(escaped(spec_name));
         Self {
             data: volume.join("data"),

@@ -2,7 +2,7 @@
 //! record for each volume of a pod. Both together describe everything that has to be torn down,
 //! also after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -104,8 +104,48 @@ pub(crate) enum Progress {
     Published,
 }
 
+/// A volume that is staged for the pods of this node, or was about to be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StagedVolume {
+    pub(crate) driver: String,
+    pub(crate) handle: String,
+    /// Name of the PersistentVolume of a block device, by which its paths are named; `None` of a
+    /// volume with files.
+    pub(crate) device: Option<String>,
+}
+
+impl From<&VolumeRecord> for StagedVolume {
+    fn from(record: &VolumeRecord) -> Self {
+        Self {
+            driver: record.driver.clone(),
+            handle: record.handle.clone(),
+            device: record.is_block.then(|| record.spec_name.clone()),
+        }
+    }
+}
+
+impl StagedVolume {
+    /// Name of the volume in the status of the Node.
+    pub(crate) fn unique_name(&self) -> String {
+        paths::unique_name(&self.driver, &self.handle)
+    }
+
+    /// Whether something of the staged volume is on disk. Blocks.
+    pub(crate) fn exists(&self, root: &Path) -> bool {
+        match &self.device {
+            Some(name) => {
+                let paths = paths::BlockPaths::new(root, name);
+                [&paths.volume, &paths.staging, &paths.publish].iter().any(|path| path.exists())
+            }
+            None => paths::staging_path(root, &self.driver, &self.handle)
+                .parent()
+                .is_some_and(|directory| directory.join(FILE).exists()),
+        }
+    }
+}
+
 /// A CSI volume of a pod. The record exists from before the first call to the driver for the pod
-/// until after the last one, and keeps the volume staged.
+/// until after the volume is unpublished, and keeps the volume staged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct VolumeRecord {
@@ -135,13 +175,6 @@ impl VolumeRecord {
     /// Removes the record.
     pub(crate) fn remove(&self, pod_dir: &Path) -> io::Result<()> {
         remove_file(&paths::record_path(pod_dir, &self.spec_name))
-    }
-
-    /// Whether both are the same volume, staged at the same path.
-    pub(crate) fn shares_staging(&self, other: &Self) -> bool {
-        (&self.driver, &self.handle, self.is_block)
-            == (&other.driver, &other.handle, other.is_block)
-            && (!self.is_block || self.spec_name == other.spec_name)
     }
 }
 
@@ -194,14 +227,43 @@ pub(crate) fn volumes_of_pod(
     Ok(out)
 }
 
-/// Whether a pod other than that in `own` uses the staged volume of a record.
-pub(crate) fn other_pod_uses(root: &Path, own: &Path, of: &VolumeRecord) -> io::Result<bool> {
-    for pod in entries(&root.join("pods"))?.into_iter().filter(|pod| pod != own) {
-        if volumes_of_pod(root, &pod)?.values().any(|record| record.shares_staging(of)) {
+/// Whether a pod uses a staged volume.
+pub(crate) fn is_used(root: &Path, staged: &StagedVolume) -> io::Result<bool> {
+    for pod in entries(&root.join("pods"))? {
+        if volumes_of_pod(root, &pod)?.values().any(|record| StagedVolume::from(record) == *staged)
+        {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Returns the volumes that an earlier process left staged although no pod uses them. What cannot
+/// be read is left out.
+pub(crate) fn unused_staged(root: &Path) -> Vec<StagedVolume> {
+    let all = |directory: &Path| entries(directory).unwrap_or_default();
+    let mut staged = BTreeSet::new();
+    for directory in all(&paths::plugin_dir(root)).iter().flat_map(|driver| all(driver)) {
+        let of_device = VolumeData::load(&directory.join("data")).ok().flatten();
+        let of_files = VolumeData::load(&directory).ok().flatten();
+        staged.extend(of_device.map(|data| StagedVolume {
+            driver: data.driver_name,
+            handle: data.volume_handle,
+            device: Some(data.spec_vol_id),
+        }));
+        staged.extend(of_files.map(|data| StagedVolume {
+            driver: data.driver_name,
+            handle: data.volume_handle,
+            device: None,
+        }));
+    }
+    for pod in all(&root.join("pods")) {
+        for record in volumes_of_pod(root, &pod).unwrap_or_default().values() {
+            staged.remove(&StagedVolume::from(record));
+        }
+    }
+    // Directories of other layouts do not have the paths of their volumes.
+    staged.into_iter().filter(|volume| volume.exists(root)).collect()
 }
 
 /// Returns the CSI volumes of all pods: the uid of the pod and the unique name of the volume. Pods
@@ -289,19 +351,41 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_staged_while_another_pod_has_it() {
+    fn a_volume_is_staged_while_a_pod_has_it() {
         let home = tempfile::tempdir().unwrap();
-        let root = home.path();
-        let (own, other) = (root.join("pods/a"), root.join("pods/b"));
+        let (root, pod) = (home.path(), home.path().join("pods/b"));
         let volume = record("pv", "h", false);
-        volume.save(&own).unwrap();
-        let is_used = |of: &VolumeRecord| other_pod_uses(root, &own, of).unwrap();
+        let is_used = |of: &VolumeRecord| is_used(root, &of.into()).unwrap();
         assert!(!is_used(&volume));
-        record("pv-2", "h", false).save(&other).unwrap();
+        record("pv-2", "h", false).save(&pod).unwrap();
         assert!(is_used(&volume), "two PersistentVolumes of one handle are staged once");
         assert!(!is_used(&record("pv", "h", true)));
         assert!(!is_used(&record("pv", "h2", false)));
-        record("pv-2", "h", false).remove(&other).unwrap();
+        record("pv-2", "h", false).remove(&pod).unwrap();
         assert!(!is_used(&volume));
+    }
+
+    #[test]
+    fn staged_volumes_without_a_pod_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let (root, pod) = (home.path(), home.path().join("pods/a"));
+        assert!(unused_staged(root).is_empty());
+        for handle in ["used", "left"] {
+            let data = VolumeData { volume_handle: handle.into(), ..data() };
+            data.save(paths::staging_path(root, "d", handle).parent().unwrap()).unwrap();
+            let data = VolumeData { spec_vol_id: handle.into(), ..data };
+            data.save(&paths::BlockPaths::new(root, handle).data).unwrap();
+        }
+        record("pv", "used", false).save(&pod).unwrap();
+        record("used", "used", true).save(&pod).unwrap();
+        // That of another layout, and a file.
+        data().save(&paths::plugin_dir(root).join("pv/x")).unwrap();
+        std::fs::write(paths::plugin_dir(root).join("d/file"), "").unwrap();
+        let left = |device: Option<&str>| StagedVolume {
+            driver: "d".into(),
+            handle: "left".into(),
+            device: device.map(str::to_owned),
+        };
+        assert_eq!(unused_staged(root), [left(None), left(Some("left"))]);
     }
 }

@@ -25,6 +25,7 @@ use crate::config::{Config, addresses_changed};
 use crate::context::Node;
 use crate::events;
 use crate::machine;
+use crate::volumes;
 
 use self::flags::NodeFlags;
 
@@ -89,7 +90,8 @@ pub(crate) async fn run(
         }
     };
     node.tasks.problems().clear(REJECTED);
-    node.csi.read_volumes_in_use(object.status.as_ref()).await;
+    let left = node.csi.read_volumes_in_use(object.status.as_ref()).await;
+    volumes::unstage_left(&node, left);
     // The node is not ready without its CSINode, which exists already after a restart.
     let csi_node = node.csi.initialize();
     if !matches!(tokio::time::timeout(CSI_NODE_WAIT, csi_node).await, Ok(Ok(()))) {

@@ -11,7 +11,9 @@ mod set_up;
 mod tear_down;
 #[cfg(test)]
 mod tests;
+mod unstage;
 
 pub(super) use expand::VolumeClaim;
 pub(super) use set_up::set_up;
 pub(super) use tear_down::{has_volumes, tear_down};
+pub(super) use unstage::request as unstage;

@@ -16,7 +16,7 @@ use crate::csi::driver_client::{
 };
 use crate::csi::error::{CsiError, Doing};
 use crate::csi::paths::{self, BlockPaths};
-use crate::csi::record::{Progress, VolumeData, VolumeRecord};
+use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
 use crate::csi::source::CsiVolume;
 use crate::volumes::device;
 use crate::volumes::directory::VolumePath;
@@ -272,18 +272,22 @@ pub(super) async fn unpublish(
     Ok(())
 }
 
-/// Unstages a volume that no pod uses any longer, and removes what is kept about it.
-pub(super) async fn unstage(csi: &Csi, record: &VolumeRecord) -> Result<(), CsiError> {
-    let paths = BlockPaths::new(&csi.root, &record.spec_name);
+/// Unstages the volume `spec_name` that no pod uses any longer, and removes what is kept about it.
+pub(super) async fn unstage(
+    csi: &Csi,
+    volume: &StagedVolume,
+    spec_name: &str,
+) -> Result<(), CsiError> {
+    let paths = BlockPaths::new(&csi.root, spec_name);
     if paths.staging.exists() {
-        let client = csi.drivers.client(&record.driver);
+        let client = csi.drivers.client(&volume.driver);
         let client = client.doing("blockMapper.TearDownDevice failed to get CSI client")?;
         let capabilities = client.capabilities().await.doing(
             "blockMapper.unstageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability",
         )?;
         csi.staged.lock().remove(&paths.staging);
         if capabilities.stage() {
-            let unstaged = client.unstage(&record.handle, &paths.staging).await;
+            let unstaged = client.unstage(&volume.handle, &paths.staging).await;
             unstaged.doing("blockMapper.unstageVolumeForBlock failed")?;
         }
         check_unmounted(&paths.staging).await?;

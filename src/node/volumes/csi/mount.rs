@@ -14,7 +14,7 @@ use crate::csi::driver_client::{
 };
 use crate::csi::error::{CsiError, Doing};
 use crate::csi::paths;
-use crate::csi::record::{Progress, VolumeData, VolumeRecord};
+use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
 use crate::volumes::directory::{self, VolumePath};
 use crate::volumes::mounts;
 
@@ -261,13 +261,13 @@ pub(super) async fn unpublish(
 }
 
 /// Unstages a volume that no pod uses any longer; does nothing if it is not staged.
-pub(super) async fn unstage(csi: &Csi, record: &VolumeRecord) -> Result<(), CsiError> {
-    let staging = paths::staging_path(&csi.root, &record.driver, &record.handle);
+pub(super) async fn unstage(csi: &Csi, volume: &StagedVolume) -> Result<(), CsiError> {
+    let staging = paths::staging_path(&csi.root, &volume.driver, &volume.handle);
     let directory = staging.parent().unwrap_or(&staging).to_owned();
     if base::tasks::blocking(move || VolumeData::load(&directory)).await??.is_none() {
         return Ok(());
     }
-    let client = csi.drivers.client(&record.driver);
+    let client = csi.drivers.client(&volume.driver);
     let client = client.doing("attacher.UnmountDevice failed to create newCsiDriverClient")?;
     let capabilities = client
         .capabilities()
@@ -276,7 +276,7 @@ pub(super) async fn unstage(csi: &Csi, record: &VolumeRecord) -> Result<(), CsiE
     // A failure leaves the volume in an unknown state: the next pod stages it again.
     csi.staged.lock().remove(&staging);
     if capabilities.stage() {
-        let unstaged = client.unstage(&record.handle, &staging).await;
+        let unstaged = client.unstage(&volume.handle, &staging).await;
         unstaged.doing("attacher.UnmountDevice failed")?;
         check_unmounted(&staging).await?;
     }

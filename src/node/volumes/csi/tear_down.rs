@@ -1,29 +1,31 @@
-//! Tears the CSI volumes of a pod down: unpublishes them, and unstages those that no other pod of
-//! this node uses.
+//! Tears the CSI volumes of a pod down: unpublishes them, and has those unstaged that no other pod
+//! of this node uses. The pod does not wait for the latter.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{block, mount};
+use base::Tasks;
+
+use super::{block, mount, unstage};
 use crate::csi::error::{CsiError, CsiTearDownError};
-use crate::csi::record::{self, VolumeRecord};
+use crate::csi::record::{self, StagedVolume, VolumeRecord};
 use crate::csi::{Csi, paths};
 use crate::volumes::mounts;
 
 /// Directory of a pod with the mounts of sub-paths.
 const SUB_PATHS: &str = "volume-subpaths";
 
-/// Unpublishes all CSI volumes of a pod, unstages those that no other pod uses, and removes the pod
-/// from the users of its volumes. Everything it needs is on disk; it does nothing if there is
-/// nothing to tear down. Its containers must have ended.
+/// Unpublishes all CSI volumes of a pod, starts to unstage those that no other pod uses, and
+/// removes the pod from the users of its volumes. Everything it needs is on disk; it does nothing
+/// if there is nothing to tear down. Its containers must have ended.
 ///
 /// # Errors
 ///
 /// The first volume that failed; the others are torn down nevertheless.
 pub(in crate::volumes) async fn tear_down(
     csi: &Arc<Csi>,
-    uid: &str,
-    pod_dir: &Path,
+    tasks: &Tasks,
+    (uid, pod_dir): (&str, &Path),
 ) -> Result<(), CsiTearDownError> {
     // An operation of the pod may still be running.
     let _pod = csi.lock_pod(uid).await;
@@ -36,10 +38,18 @@ pub(in crate::volumes) async fn tear_down(
     let mut outcome = Ok(());
     for record in volumes {
         let (step, torn_down) = csi.tear_down_volume(pod_dir, &record).await;
-        if let Err(source) = torn_down {
-            let spec_name = record.spec_name;
-            tracing::debug!(volume = spec_name, %source, "cannot tear down CSI volume");
-            outcome = outcome.and(Err(CsiTearDownError { step, spec_name, source }));
+        match torn_down {
+            Ok(Some(left)) => {
+                // The volume is in use all the time: its pod is released afterwards.
+                let is_in_use = csi.in_use.is_held(&left.unique_name());
+                unstage::request(csi, tasks, left, is_in_use);
+            }
+            Ok(None) => {}
+            Err(source) => {
+                let spec_name = record.spec_name;
+                tracing::debug!(volume = spec_name, %source, "cannot tear down CSI volume");
+                outcome = outcome.and(Err(CsiTearDownError { step, spec_name, source }));
+            }
         }
     }
     outcome?;
@@ -74,12 +84,13 @@ async fn volumes(csi: &Csi, pod_dir: &Path) -> Result<Vec<VolumeRecord>, CsiErro
 }
 
 impl Csi {
-    /// Tears one volume down; returns the name of the last step.
+    /// Unpublishes a volume; returns the name of the last step, and the volume if it is staged for
+    /// no pod any more.
     async fn tear_down_volume(
         &self,
         pod_dir: &Path,
         record: &VolumeRecord,
-    ) -> (&'static str, Result<(), CsiError>) {
+    ) -> (&'static str, Result<Option<StagedVolume>, CsiError>) {
         let unique_name = paths::unique_name(&record.driver, &record.handle);
         let _volume = self.locks.lock(unique_name).await;
         let (step, unpublished) = if record.is_block {
@@ -87,29 +98,30 @@ impl Csi {
         } else {
             ("UnmountVolume.TearDown", mount::unpublish(self, pod_dir, record).await)
         };
-        if unpublished.is_err() {
-            return (step, unpublished);
+        match unpublished {
+            Ok(()) => (step, self.remove_record(pod_dir, record).await),
+            Err(error) => (step, Err(error)),
         }
-        let step = if record.is_block { "UnmapDevice.TearDownDevice" } else { "UnmountDevice" };
-        (step, self.unstage_unless_used(pod_dir.to_owned(), record.clone()).await)
     }
 
-    async fn unstage_unless_used(
+    /// Removes the record of a volume that is unpublished. What is on disk about a staged volume
+    /// stays until it is unstaged, also after a restart.
+    async fn remove_record(
         &self,
-        pod_dir: PathBuf,
-        record: VolumeRecord,
-    ) -> Result<(), CsiError> {
-        let (root, own, of) = (self.root.clone(), pod_dir.clone(), record.clone());
-        let is_used =
-            base::tasks::blocking(move || record::other_pod_uses(&root, &own, &of)).await??;
+        pod_dir: &Path,
+        record: &VolumeRecord,
+    ) -> Result<Option<StagedVolume>, CsiError> {
+        let (root, pod_dir, record) = (self.root.clone(), pod_dir.to_owned(), record.clone());
+        let removed = base::tasks::blocking(move || -> std::io::Result<_> {
+            record.remove(&pod_dir)?;
+            let staged = StagedVolume::from(&record);
+            let (is_used, exists) = (record::is_used(&root, &staged)?, staged.exists(&root));
+            Ok((staged, is_used, exists))
+        });
+        let (staged, is_used, exists) = removed.await??;
         if !is_used {
-            self.sizes.lock().remove(&paths::unique_name(&record.driver, &record.handle));
-            if record.is_block {
-                block::unstage(self, &record).await?;
-            } else {
-                mount::unstage(self, &record).await?;
-            }
+            self.sizes.lock().remove(&staged.unique_name());
         }
-        Ok(base::tasks::blocking(move || record.remove(&pod_dir)).await??)
+        Ok((!is_used && exists).then_some(staged))
     }
 }
