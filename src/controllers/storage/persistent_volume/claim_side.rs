@@ -1,6 +1,7 @@
 //! The claim's part: find it a volume, ask for one to be made, or tell what it waits for.
 
 use api::k8s::api::core::v1::PersistentVolume;
+use api::quantity::Quantity;
 use client::Error;
 use client::events::EventType;
 use serde_json::{Value, json};
@@ -12,6 +13,35 @@ use super::matching::{
 use super::{Binder, Claim, Stored, claim_phase, is_unbound};
 use crate::framework::pods;
 use crate::storage::pod_claims::BY_CLAIM;
+
+/// Size of the file system of a volume that was enlarged while its claim was deleted; the node
+/// enlarges the file system of the next claim.
+const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+
+/// The capacity that a claim shows when it is bound to a volume (`updateClaimStatus`): that of the
+/// volume, or the one before a resize whose last step is left.
+fn bound_capacity(old: Option<&Value>, volume: &PersistentVolume) -> Result<Value, Error> {
+    let spec = volume.spec.as_ref();
+    let whole = serde_json::to_value(spec.map(|s| &s.capacity))?;
+    let Some(text) = annotation(&volume.metadata.annotations, PRE_RESIZE_CAPACITY) else {
+        return Ok(whole);
+    };
+    let size = match Quantity::parse(text) {
+        Ok(size) => Value::from(size.to_string()),
+        Err(error) => {
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            tracing::warn!(
+                volume = name,
+                %error,
+                "ignoring the pre-resize capacity of a PersistentVolume"
+            );
+            whole.get("storage").cloned().unwrap_or_default()
+        }
+    };
+    let mut capacity = old.filter(|old| old.is_object()).cloned().unwrap_or_else(|| json!({}));
+    capacity["storage"] = size;
+    Ok(capacity)
+}
 
 /// The claim's status with this phase, and the volume's access modes and size; `None` when it is so
 /// already. The size is taken only when the phase changes: later on resizing keeps it.
@@ -25,17 +55,18 @@ pub(super) fn status(
     let changes = old.get("phase").and_then(Value::as_str) != Some(phase);
     new["phase"] = phase.into();
     let Some(fields) = new.as_object_mut() else { return Ok(None) };
-    let spec = volume.and_then(|v| v.spec.as_ref());
-    match spec {
+    let volume = volume.and_then(|v| Some((v, v.spec.as_ref()?)));
+    match volume {
         None => {
             for field in ["accessModes", "capacity", "currentVolumeAttributesClassName"] {
                 fields.remove(field);
             }
         }
-        Some(spec) => {
+        Some((volume, spec)) => {
             fields.insert("accessModes".into(), serde_json::to_value(&spec.access_modes)?);
             if changes {
-                fields.insert("capacity".into(), serde_json::to_value(&spec.capacity)?);
+                let capacity = bound_capacity(fields.get("capacity"), volume)?;
+                fields.insert("capacity".into(), capacity);
                 if let Some(class) = &spec.volume_attributes_class_name {
                     fields.insert("currentVolumeAttributesClassName".into(), class.as_str().into());
                 }
@@ -238,5 +269,28 @@ mod tests {
             "capacity": {"storage": "1Gi"}}});
         assert_eq!(status(&resized, "Bound", Some(&volume)).unwrap(), None);
         assert_eq!(status(&resized, "Lost", None).unwrap(), Some(json!({"phase": "Lost"})));
+    }
+
+    /// Cases of `TestSync` with `withPreResizeCapacity`, and those with other capacities.
+    #[test]
+    fn a_volume_with_a_pending_resize_of_its_file_system_shows_the_size_before() {
+        let bind = |annotation: Value, status: Value| {
+            let volume: PersistentVolume = serde_json::from_value(json!({
+                "metadata": {"name": "pv", "annotations": {PRE_RESIZE_CAPACITY: annotation}},
+                "spec": {"capacity": {"storage": "2Gi"}},
+            }))
+            .unwrap();
+            let mut claim = json!({"status": status});
+            claim["status"]["phase"] = "Pending".into();
+            status_of(&claim, &volume)
+        };
+        assert_eq!(bind(json!("1Gi"), json!({})), json!({"storage": "1Gi"}));
+        let other = json!({"capacity": {"storage": "3Gi", "x": "1"}});
+        assert_eq!(bind(json!("1Gi"), other), json!({"storage": "1Gi", "x": "1"}));
+        assert_eq!(bind(json!("much"), json!({})), json!({"storage": "2Gi"}));
+    }
+
+    fn status_of(claim: &Value, volume: &PersistentVolume) -> Value {
+        status(claim, "Bound", Some(volume)).unwrap().unwrap()["capacity"].clone()
     }
 }
