@@ -96,6 +96,8 @@ pub struct Machine {
     images: ImageConfig,
     /// The variable `PATH`.
     pub path: String,
+    /// Programs that provide credentials for images.
+    credential_providers: Option<node::CredentialProviders>,
     /// The settings of `--kubelet-arg`.
     kubelet: kubelet_args::KubeletSettings,
     /// Whether the service proxy serves node ports at loopback addresses.
@@ -258,6 +260,11 @@ impl Machine {
         flags::dns_names("node-internal-dns", &args.addresses.node_internal_dns)?;
         flags::dns_names("node-external-dns", &args.addresses.node_external_dns)?;
         let images = ImageConfig::new(&args)?;
+        let credential_providers = images::credential_providers(
+            &args.images,
+            kubelet.credential_provider_dir.as_deref(),
+            kubelet.credential_provider_config.as_deref(),
+        )?;
         let listen = listen_ip(args.bind_address, &node_ips);
         let port = args.proxy_healthz_port;
         let mut proxy = proxy_args::parse(&args.components.kube_proxy_arg, port)?;
@@ -270,6 +277,7 @@ impl Machine {
         let kubelet_shutdown = kubelet.shutdown_grace;
         Ok(Self {
             images,
+            credential_providers,
             listen,
             localhost_node_ports: proxy.localhost_node_ports,
             proxy_healthz: proxy.healthz.unwrap_or(default),

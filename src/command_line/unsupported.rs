@@ -17,14 +17,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-etcd", "a server always has the store; use --datastore-endpoint for an external one"),
     ("enable-pprof", "kube-lite has no Go runtime to profile; use `perf record -p PID`"),
     ("helm-controller-arg", "the Helm controller of the server has no arguments"),
-    (
-        "image-credential-provider-bin-dir",
-        "credential providers are not implemented; use registries.yaml or imagePullSecrets",
-    ),
-    (
-        "image-credential-provider-config",
-        "credential providers are not implemented; use registries.yaml or imagePullSecrets",
-    ),
     ("log", "kube-lite logs to standard error; redirect it, or read `journalctl -u kube-lite`"),
     ("supervisor-port", "one port serves the API and the join protocol; use --https-listen-port"),
 ];

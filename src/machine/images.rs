@@ -1,15 +1,20 @@
 //! The flags about images, their registries and runtimes: their checks, and what follows for the
 //! node.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use node::Snapshotter;
 use node::runtime::registries::{self, Registries, RegistryOptions};
+use node::{CredentialProviders, Snapshotter};
 use settings::ClusterSettings;
 use sorting::CompactSort as _;
 
 use crate::command_line::{ImageArgs, NodeArgs};
 use crate::error_catalogue::{CommandError, invalid_flag};
+
+/// The flag and the kubelet's argument with the directory of credential providers.
+pub(super) const PROVIDER_DIR: &str = "image-credential-provider-bin-dir";
+/// The flag and the kubelet's argument with the configuration of credential providers.
+pub(super) const PROVIDER_CONFIG: &str = "image-credential-provider-config";
 
 /// The checked flags.
 #[derive(Debug, Clone)]
@@ -48,6 +53,41 @@ fn needs_own_containerd(args: &NodeArgs, registries: &Registries) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Reads the configuration of credential providers. `dir` and `config` are those of the kubelet's
+/// arguments, which take precedence over the flags.
+///
+/// # Errors
+/// One of both is missing, or the configuration is invalid.
+pub(super) fn credential_providers(
+    args: &ImageArgs,
+    dir: Option<&Path>,
+    config: Option<&Path>,
+) -> Result<Option<CredentialProviders>, CommandError> {
+    let dir = dir.or(args.image_credential_provider_bin_dir.as_deref());
+    let config = config.or(args.image_credential_provider_config.as_deref());
+    match (dir, config) {
+        (None, None) => Ok(None),
+        (Some(dir), Some(config)) => {
+            for (flag, path) in [(PROVIDER_DIR, dir), (PROVIDER_CONFIG, config)] {
+                if !path.is_absolute() {
+                    let why = "must be an absolute path";
+                    return Err(invalid_flag(flag, path.display(), why));
+                }
+            }
+            let providers = CredentialProviders::load(config, dir);
+            providers.map(Some).map_err(|e| invalid_flag(PROVIDER_CONFIG, config.display(), e))
+        }
+        (Some(dir), None) => {
+            let why = format!("needs --{PROVIDER_CONFIG}, too");
+            Err(invalid_flag(PROVIDER_DIR, dir.display(), why))
+        }
+        (None, Some(config)) => {
+            let why = format!("needs --{PROVIDER_DIR}, too");
+            Err(invalid_flag(PROVIDER_CONFIG, config.display(), why))
+        }
+    }
 }
 
 impl ImageConfig {

@@ -10,6 +10,7 @@ use api::k8s::api::core::v1::Taint;
 use node::{EvictionThresholds, ShutdownGracePeriod};
 
 use super::flags;
+use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
@@ -38,6 +39,9 @@ pub(super) struct KubeletSettings {
     pub(super) eviction: Option<EvictionThresholds>,
     pub(super) pressure_transition: Option<Duration>,
     pub(super) image_pulls_max: Option<usize>,
+    /// The programs that provide credentials for images, and their configuration.
+    pub(super) credential_provider_dir: Option<PathBuf>,
+    pub(super) credential_provider_config: Option<PathBuf>,
     pub(super) image_age_min: Option<Duration>,
     pub(super) image_gc_high: Option<u8>,
     pub(super) image_gc_low: Option<u8>,
@@ -169,6 +173,8 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         pressure_transition: arguments
             .duration("eviction-pressure-transition-period", Duration::ZERO)?,
         image_pulls_max: image_pulls(&arguments)?,
+        credential_provider_dir: absolute(&arguments, images::PROVIDER_DIR)?,
+        credential_provider_config: absolute(&arguments, images::PROVIDER_CONFIG)?,
         image_age_min: image_age(&arguments)?,
         image_gc_high: gc_high,
         image_gc_low: gc_low,

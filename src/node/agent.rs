@@ -21,6 +21,7 @@ use crate::dynamic_resources::{DraPluginHandler, DynamicResources};
 use crate::events;
 use crate::eviction;
 use crate::housekeeping;
+use crate::image_access::ImageAccess;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
 use crate::machine::Machine;
@@ -92,7 +93,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
     let own = containerd.is_some().then_some(socket.as_path());
-    let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
+    let mut handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
+    handles.image_access = Some(image_access(&config, &*handles.cri, &tasks).await?);
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
     let status_changed = Arc::clone(&caches.status_changed);
     let node = Arc::new(Node {
@@ -170,6 +172,24 @@ fn runtime_handles(
     let mut handles = RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, config);
     handles.image_registry = own.map(|socket| image_registry(config, &handles, socket, tasks));
     handles
+}
+
+/// Opens the records of image pulls, and finishes those of pulls that an earlier process began.
+async fn image_access(
+    config: &Config,
+    runtime: &dyn Runtime,
+    tasks: &Tasks,
+) -> std::io::Result<Arc<ImageAccess>> {
+    let policy = config.image_verification.clone();
+    let (pods, pulls) = (config.max_pods, config.image_pulls_max);
+    let access = ImageAccess::open(&config.root_dir, policy, pods, pulls, tasks).await?;
+    if access.has_intents() {
+        match runtime.images().await {
+            Ok(images) => access.finish_intents(images).await,
+            Err(error) => tracing::error!(%error, "failed to list images"),
+        }
+    }
+    Ok(access)
 }
 
 /// Creates the directories of pods and of their logs. That of the kubelet becomes a shared mount.

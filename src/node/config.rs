@@ -15,6 +15,8 @@ use client::Informers;
 use tokio::sync::watch;
 
 use self::thresholds::EvictionThresholds;
+use crate::image_access::policy::ImageVerification;
+use crate::image_credentials::provider_config::CredentialProviders;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
@@ -104,6 +106,12 @@ pub struct Config {
     pub pressure_transition: Duration,
     /// Image pulls at one time.
     pub image_pulls_max: usize,
+    /// Plugins that provide credentials for image pulls; `None` for none.
+    pub credential_providers: Option<CredentialProviders>,
+    /// Which images that are present a pod needs credentials for.
+    pub image_verification: ImageVerification,
+    /// Unused images are removed after this time; zero for no such limit.
+    pub image_age_max: Duration,
     /// An image is kept for this long after it was first listed.
     pub image_age_min: Duration,
     /// How often the status of the node is computed.
@@ -315,6 +323,9 @@ impl Config {
             pressure_transition: Duration::from_secs(300),
             // More pulls would share the same bandwidth.
             image_pulls_max: 4,
+            credential_providers: None,
+            image_verification: ImageVerification::default(),
+            image_age_max: Duration::ZERO,
             image_age_min: Duration::from_secs(120),
             status_check_interval: Duration::from_secs(10),
             restart_delay_max: RESTART_DELAY_MAX,

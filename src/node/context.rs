@@ -27,6 +27,8 @@ use crate::devices::DeviceManager;
 use crate::dynamic_resources::DynamicResources;
 use crate::events::NodeEventRecorder;
 use crate::eviction::pressure::NodePressure;
+use crate::image_access::ImageAccess;
+use crate::image_credentials::ImageCredentials;
 use crate::image_registry::ImageRegistry;
 use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -80,6 +82,11 @@ pub(crate) struct RuntimeHandles {
     pub(crate) image_registry: Option<Arc<ImageRegistry>>,
     /// Images that garbage collection keeps.
     pub(crate) pinned: PinnedImages,
+    /// Who may use images that are present; `None` before the start and in simulations, where
+    /// every pod may.
+    pub(crate) image_access: Option<Arc<ImageAccess>>,
+    /// Credentials for image pulls besides those of the registries file.
+    pub(crate) credentials: ImageCredentials,
     /// Limits image pulls that run at the same time.
     pub(crate) pulls: Semaphore,
 }
@@ -101,7 +108,12 @@ impl RuntimeHandles {
             probes: Arc::default(),
             registries: Arc::new(ArcSwap::from_pointee(config.runtime.registries.clone())),
             image_registry: None,
+            image_access: None,
             pinned: PinnedImages::new(pause_image.unwrap_or(pause::IMAGE)),
+            credentials: ImageCredentials::new(
+                &config.root_dir,
+                config.credential_providers.as_ref(),
+            ),
             pulls: Semaphore::new(config.image_pulls_max),
         }
     }

@@ -19,6 +19,8 @@ mod file_watcher;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod housekeeping;
+mod image_access;
+mod image_credentials;
 mod image_registry;
 mod kubelet_api;
 mod machine;
@@ -38,6 +40,8 @@ pub use config::thresholds::{EvictionThresholds, Threshold, ThresholdError};
 pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
 };
+pub use image_access::policy::{ImageAllowlist, ImageVerification, ImageVerificationError};
+pub use image_credentials::provider_config::{CredentialProviderError, CredentialProviders};
 pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
 pub use resource_usage::{ResourceUsage, ResourceUsageError};
 pub use runtime::containerd::find::find_program;

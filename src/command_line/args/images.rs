@@ -1,5 +1,7 @@
 //! Flags about images, their registries and the runtimes that run them, with the names of k3s.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use settings::ClusterSettings;
 
@@ -27,6 +29,13 @@ pub struct ImageArgs {
     /// Registries whose names images of agent/images also get
     #[arg(long, value_name = "HOST", value_delimiter = ',', help_heading = "Images")]
     pub airgap_extra_registry: Vec<String>,
+    /// Directory of the programs that provide credentials for images
+    #[arg(long, value_name = "DIR", help_heading = "Images")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// CredentialProviderConfig of these programs: a file, or a directory of .yaml, .yml and .json
+    /// files
+    #[arg(long, value_name = "PATH", help_heading = "Images")]
+    pub image_credential_provider_config: Option<PathBuf>,
     /// Let the embedded registry share images with the tag latest [env:
     /// KUBE_LITE_P2P_ENABLE_LATEST]
     #[arg(long, help_heading = "Images")]

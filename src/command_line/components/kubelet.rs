@@ -10,7 +10,6 @@ const MANAGERS: &str = "containers share all CPUs and memory of the machine";
 pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
 const SOFT: &str = "soft eviction thresholds are not implemented; use eviction-hard";
-const CREDENTIALS: &str = "use credentials in registries.yaml or imagePullSecrets";
 const CGROUPS: &str = "limits of system cgroups are not implemented; reserve with system-reserved";
 
 /// What kube-lite does with each argument.
@@ -73,8 +72,8 @@ pub const KUBELET: Component = Component {
         ("hostname-override", Refused("use --node-name")),
         ("housekeeping-interval", NoEffect("statistics are read when they are requested")),
         ("http-check-frequency", NoEffect(EVENTS)),
-        ("image-credential-provider-bin-dir", Refused(CREDENTIALS)),
-        ("image-credential-provider-config", Refused(CREDENTIALS)),
+        ("image-credential-provider-bin-dir", Value),
+        ("image-credential-provider-config", Value),
         ("image-gc-high-threshold", Value),
         ("image-gc-low-threshold", Value),
         ("image-maximum-gc-age", Refused("unused images are removed when their disk is full")),

@@ -25,7 +25,16 @@ const ANSWER_WAIT: Duration = Duration::from_millis(1500);
 /// How soon a failed renewal is retried; the return of the server triggers it earlier.
 const RETRY_AFTER: Duration = Duration::from_secs(300);
 
-type TokenKey = (Arc<str>, String, i64);
+/// The token that a caller needs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct TokenKey {
+    pod_uid: Arc<str>,
+    audience: String,
+    /// The requested lifetime.
+    seconds: i64,
+    /// The uid that the service account must have; empty for any.
+    account_uid: String,
+}
 
 /// A token of a pod.
 #[derive(Debug, Clone)]
@@ -52,10 +61,14 @@ fn prefix(uid: &str) -> String {
     format!("token-{uid}-")
 }
 
-fn file_name((uid, audience, seconds): &TokenKey) -> String {
-    let digest = sha256(format!("{audience}\n{seconds}").as_bytes());
+fn file_name(key: &TokenKey) -> String {
+    let mut text = format!("{}\n{}", key.audience, key.seconds);
+    if !key.account_uid.is_empty() {
+        text = format!("{text}\n{}", key.account_uid);
+    }
+    let digest = sha256(text.as_bytes());
     let digest = digest.trim_start_matches("sha256:");
-    format!("{}{}", prefix(uid), digest.get(..16).unwrap_or(digest))
+    format!("{}{}", prefix(&key.pod_uid), digest.get(..16).unwrap_or(digest))
 }
 
 /// Returns when a token says that it expires, in the form of the API.
@@ -82,13 +95,39 @@ impl Tokens {
         audience: &str,
         seconds: i64,
     ) -> Result<Token, client::Error> {
-        let key = (Arc::clone(&pod.uid), audience.to_owned(), seconds);
+        self.get_for(pod, "", audience, seconds).await
+    }
+
+    /// As [`Tokens::get`], but only if the pod's service account has this uid.
+    pub(crate) async fn of_account(
+        &self,
+        pod: &Pod,
+        account_uid: &str,
+        audience: &str,
+        seconds: i64,
+    ) -> Result<Token, client::Error> {
+        self.get_for(pod, account_uid, audience, seconds).await
+    }
+
+    async fn get_for(
+        &self,
+        pod: &Pod,
+        account_uid: &str,
+        audience: &str,
+        seconds: i64,
+    ) -> Result<Token, client::Error> {
+        let key = TokenKey {
+            pod_uid: Arc::clone(&pod.uid),
+            audience: audience.to_owned(),
+            seconds,
+            account_uid: account_uid.to_owned(),
+        };
         let known = self.cache.lock().get(&key).cloned();
         let known = if known.is_some() { known } else { self.read_file(&key).await };
         if let Some(token) = known.as_ref().filter(|t| t.refresh_at > base::clock::now()) {
             return Ok(token.clone());
         }
-        let request = self.request(pod, audience, seconds);
+        let request = self.request(pod, &key);
         let outcome = if known.is_none() {
             request.await
         } else if self.client.transport().is_away() {
@@ -102,7 +141,7 @@ impl Tokens {
         match outcome {
             Ok(token) => {
                 self.write_file(&key, &token.text);
-                self.cache.lock().insert(key, token.clone());
+                self.cache.lock().insert(key.clone(), token.clone());
                 Ok(token)
             }
             Err(error) => match known {
@@ -154,21 +193,20 @@ impl Tokens {
         });
     }
 
-    async fn request(
-        &self,
-        pod: &Pod,
-        audience: &str,
-        seconds: i64,
-    ) -> Result<Token, client::Error> {
+    async fn request(&self, pod: &Pod, key: &TokenKey) -> Result<Token, client::Error> {
         let account = pod.spec().service_account_name.as_deref().unwrap_or("default");
-        let audiences: Vec<&str> = if audience.is_empty() { Vec::new() } else { vec![audience] };
+        let audience = Some(key.audience.as_str()).filter(|audience| !audience.is_empty());
+        let audiences: Vec<&str> = audience.into_iter().collect();
         let uid = pod.object.metadata.uid.as_deref().unwrap_or_default();
-        let body = json!({
+        let mut body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-            "spec": {"audiences": audiences, "expirationSeconds": seconds,
+            "spec": {"audiences": audiences, "expirationSeconds": key.seconds,
                 "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name(),
                 "uid": uid}},
         });
+        if !key.account_uid.is_empty() {
+            body["metadata"] = json!({"uid": key.account_uid});
+        }
         let gvr = Gvr::new("", "v1", "serviceaccounts");
         let answer = self.client.post_value(&gvr, pod.namespace(), account, "token", &body).await?;
         let text = answer["status"]["token"].as_str().unwrap_or_default().to_owned();
@@ -188,7 +226,7 @@ impl Tokens {
 
     /// Removes the tokens of a pod.
     pub(crate) fn forget(&self, uid: &str) {
-        self.cache.lock().retain(|(owner, ..), _| **owner != *uid);
+        self.cache.lock().retain(|key, _| *key.pod_uid != *uid);
         let prefix = prefix(uid);
         self.remove_files(move |name| name.starts_with(&prefix));
     }

@@ -1,88 +1,26 @@
 //! Ensures that a container's image is present: pull policy, credentials, back-off, events.
 
+mod back_off;
+pub(crate) mod metrics;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
-use sorting::CompactSort as _;
-use tokio::time::Instant;
 
 use crate::context::{ApiHandles, RuntimeHandles};
 use crate::events;
-use crate::pods::objects::{CachedObject, ObjectKind, ReferencedObjects};
+use crate::image_access::{Access, PullIntent};
+use crate::image_credentials::keyring::TrackedCredential;
+use crate::pods::objects::{CachedObject, ObjectKind};
 use crate::pods::pod::{Pod, PodContainer};
 use crate::runtime::RuntimeError;
 use crate::runtime::images::name;
 use crate::status::pod::WaitingReason;
 
-/// Back-off between failed pulls of an image, as between restarts of failing containers.
-const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
-const BACKOFF_MAX: Duration = Duration::from_secs(300);
-
-/// How long the reason of a failed pull is shown before that of the back-off. The kubelet shows it
-/// until the next sync of the pod.
-const FAILURE_SHOWN: Duration = Duration::from_secs(1);
-
-/// Failed pulls of one pod, by image name.
-#[derive(Debug, Default)]
-pub(crate) struct PullState {
-    failed: HashMap<String, PullFailure>,
-}
-
-#[derive(Debug)]
-struct PullFailure {
-    delay: Duration,
-    at: Instant,
-    /// Reason and message of the failure, which the back-off shows.
-    message: String,
-    /// A container waits for this image in the current round of starts.
-    waiting: bool,
-    /// The back-off was shown since the pull failed.
-    backing_off: bool,
-}
-
-impl PullState {
-    /// Begins a round of starts: an image that no start of it needs has no next try.
-    pub(crate) fn begin_round(&mut self) {
-        self.failed.values_mut().for_each(|f| f.waiting = false);
-    }
-
-    /// When a container that waits for an image is due: to show the back-off, or to pull.
-    pub(crate) fn next_try(&self) -> Option<Instant> {
-        let waiting = self.failed.values().filter(|f| f.waiting);
-        waiting.map(|f| f.at + if f.backing_off { f.delay } else { FAILURE_SHOWN }).min()
-    }
-
-    /// Returns the message of the failure if a pull of `name` is in back-off.
-    fn back_off(&mut self, name: &str, now: Instant) -> Option<&str> {
-        let failure = self.failed.get_mut(name)?;
-        if now.saturating_duration_since(failure.at) >= failure.delay {
-            return None;
-        }
-        // Another container with the image in the same round keeps the failure's reason.
-        failure.backing_off |= !failure.waiting;
-        failure.waiting = true;
-        Some(&failure.message)
-    }
-
-    fn record_failure(&mut self, name: &str, message: String, now: Instant) {
-        let before = self.failed.get(name).map(|f| (f.delay * 2).min(BACKOFF_MAX));
-        let failure = PullFailure {
-            delay: before.unwrap_or(BACKOFF_INITIAL),
-            at: now,
-            message,
-            waiting: true,
-            backing_off: false,
-        };
-        self.failed.insert(name.to_owned(), failure);
-    }
-
-    fn forget(&mut self, name: &str) {
-        self.failed.remove(name);
-    }
-}
+pub(crate) use back_off::PullState;
 
 /// Whether a container with this reason is retried at its own time: that of [`PullState::next_try`]
 /// or of the crash back-off.
@@ -199,6 +137,7 @@ pub(crate) async fn ensure(
              invalid reference format"
         );
         wanted.event(api, EventType::Warning, events::INSPECT_FAILED, message.clone());
+        metrics::record_request(wanted.policy.unwrap_or_default(), None, None);
         return Err(WaitingReason { reason: "InvalidImageName", message });
     }
     let name = name::normalize(image);
@@ -207,28 +146,65 @@ pub(crate) async fn ensure(
     let present = runtime.cri.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
         wanted.event(api, EventType::Warning, events::INSPECT_FAILED, message.clone());
+        metrics::record_request(policy, None, None);
         WaitingReason { reason: "ImageInspectError", message }
     })?;
+    let mut credentials = None;
     match (policy, present) {
-        ("Always", _) => {}
+        ("Always", _) => metrics::record_request(policy, None, Some(true)),
         (_, Some(found)) => {
-            state.forget(&name);
-            let message = format!(
-                "Container image {image:?} already present on machine and can be accessed by the \
-                 pod"
-            );
-            wanted.event(api, EventType::Normal, events::PULLED, message);
-            return Ok(found);
+            let access = check_access(runtime, api, wanted, &found.id, &mut credentials).await;
+            metrics::record_request(policy, Some(true), Some(!access));
+            match (access, policy) {
+                (true, _) => {
+                    state.forget(&name);
+                    let message = format!(
+                        "Container image {image:?} already present on machine and can be accessed \
+                         by the pod"
+                    );
+                    wanted.event(api, EventType::Normal, events::PULLED, message);
+                    return Ok(found);
+                }
+                // The pod does not learn that the image is present.
+                (false, "Never") => return Err(never_pulled(api, wanted)),
+                (false, _) => {}
+            }
         }
         ("Never", None) => {
-            let message =
-                format!("Container image {image:?} is not present with pull policy of Never");
-            wanted.event(api, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
-            return Err(WaitingReason { reason: events::ERR_IMAGE_NEVER_PULL, message });
+            metrics::record_request(policy, Some(false), None);
+            return Err(never_pulled(api, wanted));
         }
-        _ => {}
+        _ => metrics::record_request(policy, Some(false), Some(true)),
     }
-    pull(runtime, api, wanted, &name, sandbox, state).await
+    pull(runtime, api, wanted, &name, credentials, sandbox, state).await
+}
+
+fn never_pulled(api: &ApiHandles, wanted: RequiredImage<'_>) -> WaitingReason {
+    let image = wanted.image;
+    let message = format!("Container image {image:?} is not present with pull policy of Never");
+    wanted.event(api, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
+    WaitingReason { reason: events::ERR_IMAGE_NEVER_PULL, message }
+}
+
+/// Whether the pod may use an image that is present. Looks up credentials only if the answer
+/// depends on them, and keeps them for the pull.
+async fn check_access(
+    runtime: &RuntimeHandles,
+    api: &ApiHandles,
+    wanted: RequiredImage<'_>,
+    id: &str,
+    credentials: &mut Option<Vec<TrackedCredential>>,
+) -> bool {
+    let Some(access) = &runtime.image_access else { return true };
+    match access.check(wanted.image, id).await {
+        Access::Allowed => true,
+        Access::MustPull => false,
+        Access::Compare(comparison) => {
+            let found = lookup(runtime, api, wanted).await;
+            let found = credentials.insert(found);
+            access.allows(comparison, found).await
+        }
+    }
 }
 
 async fn pull(
@@ -236,6 +212,7 @@ async fn pull(
     api: &ApiHandles,
     wanted: RequiredImage<'_>,
     name: &str,
+    credentials: Option<Vec<TrackedCredential>>,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
 ) -> Result<cri::Image, WaitingReason> {
@@ -248,15 +225,24 @@ async fn pull(
             message: format!("{short}: {failure}"),
         });
     }
+    // A provider that hangs holds no slot.
+    let credentials = match credentials {
+        Some(credentials) => credentials,
+        None => lookup(runtime, api, wanted).await,
+    };
+    let intent = begin(runtime, image).await?;
     let queued = base::clock::now();
     wanted.event(api, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
     let line = runtime.pulls.acquire().await;
     let started = base::clock::now();
-    let outcome = pull_with(runtime, api, wanted.pod, name, sandbox).await;
+    let outcome = pull_with(runtime, &credentials, name, sandbox).await;
     drop(line);
     match outcome {
-        Ok(reference) => {
+        Ok((reference, credential)) => {
             state.forget(name);
+            if let Some(intent) = intent {
+                intent.succeed(&reference, credential).await;
+            }
             let found = runtime.cri.image(&reference).await.ok().flatten();
             let found =
                 found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
@@ -267,11 +253,11 @@ async fn pull(
                 seconds(queued.elapsed()),
                 found.size
             );
+            metrics::record_pull(found.size, queued.elapsed());
             wanted.event(api, EventType::Normal, events::PULLED, message);
             Ok(found)
         }
         Err(error) => {
-            let error = pull_text(&error);
             let message = format!("Failed to pull image {image:?}: {error}");
             wanted.event(api, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
@@ -280,6 +266,18 @@ async fn pull(
             Err(why)
         }
     }
+}
+
+/// Records that a pull begins.
+async fn begin(runtime: &RuntimeHandles, image: &str) -> Result<Option<PullIntent>, WaitingReason> {
+    let Some(access) = &runtime.image_access else { return Ok(None) };
+    access.begin_pull(image).await.map(Some).map_err(|error| WaitingReason {
+        reason: "ErrImagePull",
+        message: format!(
+            "Failed to record image pull intent for container image {image:?}: failed to record \
+             image pull intent: {error}"
+        ),
+    })
 }
 
 /// Error names that the CRI defines.
@@ -314,151 +312,53 @@ fn seconds(duration: Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Tries each credential for the image, the pod's before the node's, then none.
-async fn pull_with(
+/// The credentials of the pod and of providers for an image.
+async fn lookup(
     runtime: &RuntimeHandles,
     api: &ApiHandles,
-    pod: &Pod,
-    name: &str,
-    sandbox: &cri::PodSandboxConfig,
-) -> Result<String, RuntimeError> {
-    let of_node = runtime.registries.load().credentials(name);
-    let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
-    for auth in credentials(&api.objects, pod, name).into_iter().chain(of_node) {
-        let pulled = runtime.cri.pull_image(spec.clone(), Some(auth), sandbox.clone()).await;
-        if pulled.is_ok() {
-            return pulled;
-        }
-    }
-    runtime.cri.pull_image(spec, None, sandbox.clone()).await
+    wanted: RequiredImage<'_>,
+) -> Vec<TrackedCredential> {
+    let (client, tokens, secrets) = (&api.client, &api.tokens, &api.objects);
+    runtime.credentials.lookup(client, tokens, secrets, wanted.pod, wanted.image).await
 }
 
-/// Credentials of the pod's pull secrets for the image's registry, longest matching address first.
-fn credentials(objects: &ReferencedObjects, pod: &Pod, name: &str) -> Vec<cri::AuthConfig> {
-    let mut out: Vec<(usize, cri::AuthConfig)> = Vec::new();
-    for secret in pod.spec().image_pull_secrets.iter().flatten() {
-        let reference = (ObjectKind::Secret, pod.namespace().to_owned(), secret.name.clone());
-        let CachedObject::Present(object) = objects.get(&reference) else { continue };
-        let data = crate::pods::objects::data(ObjectKind::Secret, &object);
-        for (key, value) in data {
-            let Ok(json) = serde_json::from_slice::<serde_json::Value>(&value) else { continue };
-            let auths = match key.as_str() {
-                ".dockerconfigjson" => json.get("auths").cloned().unwrap_or_default(),
-                ".dockercfg" => json,
-                _ => continue,
-            };
-            for (address, entry) in auths.as_object().into_iter().flatten() {
-                if let Some(length) = match_length(address, name) {
-                    out.push((length, auth(entry)));
+/// Tries each credential for the image, then that of the registries file, then none. Returns the
+/// reference of the image and the credential that was accepted; `None` for one of the node, or none
+/// at all.
+///
+/// # Errors
+/// The texts of all errors.
+async fn pull_with<'a>(
+    runtime: &RuntimeHandles,
+    credentials: &'a [TrackedCredential],
+    name: &str,
+    sandbox: &cri::PodSandboxConfig,
+) -> Result<(String, Option<&'a TrackedCredential>), String> {
+    let of_node = runtime.registries.load().credentials(name);
+    let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
+    let of_pod = credentials.iter().map(|credential| (Some(credential.auth()), Some(credential)));
+    let of_node = of_node.into_iter().map(|auth| (Some(auth), None));
+    let mut errors: Vec<String> = Vec::new();
+    for (auth, credential) in of_pod.chain(of_node).chain([(None, None)]) {
+        match runtime.cri.pull_image(spec.clone(), auth, sandbox.clone()).await {
+            Ok(reference) => return Ok((reference, credential)),
+            Err(error) => {
+                let text = pull_text(&error);
+                if !errors.contains(&text) {
+                    errors.push(text);
                 }
             }
         }
     }
-    out.compact_sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    out.into_iter().map(|(_, auth)| auth).collect()
-}
-
-/// Returns the length of a pull secret's registry address if it matches the image
-/// (`docker.io/library/a:1`).
-fn match_length(address: &str, name: &str) -> Option<usize> {
-    let address =
-        address.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
-    let address = address.trim_end_matches("/v1").trim_end_matches("/v2").trim_end_matches('/');
-    let address = if matches!(address, "index.docker.io" | "registry-1.docker.io") {
-        "docker.io"
-    } else {
-        address
-    };
-    let rest = match address.strip_prefix("*.") {
-        Some(domain) => {
-            let (host, path) = name.split_once('/')?;
-            let (_, parent) = host.split_once('.')?;
-            let (wanted, below) = domain.split_once('/').unwrap_or((domain, ""));
-            if parent != wanted {
-                return None;
-            }
-            path.strip_prefix(below)?
-        }
-        None => name.strip_prefix(address)?,
-    };
-    (rest.is_empty() || rest.starts_with(['/', ':', '@']) || address.starts_with("*."))
-        .then_some(address.len())
-}
-
-fn auth(entry: &serde_json::Value) -> cri::AuthConfig {
-    use base64::Engine;
-    let text = |key: &str| {
-        entry.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
-    };
-    let (mut username, mut password) = (text("username"), text("password"));
-    if username.is_empty() {
-        let decoded =
-            base64::engine::general_purpose::STANDARD.decode(text("auth")).unwrap_or_default();
-        if let Some((user, secret)) = String::from_utf8_lossy(&decoded).split_once(':') {
-            (username, password) = (user.to_owned(), secret.trim_end_matches('\0').to_owned());
-        }
-    }
-    cri::AuthConfig {
-        username,
-        password,
-        identity_token: text("identitytoken"),
-        ..cri::AuthConfig::default()
-    }
+    Err(match errors.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pull_secrets_match_their_registry_only() {
-        assert!(match_length("https://index.docker.io/v1/", "docker.io/library/a:1").is_some());
-        assert!(
-            match_length("r.io", "r.io/a:1").is_some()
-                && match_length("r.io/team", "r.io/team/a").is_some()
-        );
-        assert!(
-            match_length("*.r.io", "x.r.io/a").is_some()
-                && match_length("*.r.io", "r.io/a").is_none()
-        );
-        assert!(
-            match_length("r.io", "r.io.evil/a").is_none()
-                && match_length("r.io/team", "r.io/teamster/a").is_none()
-        );
-    }
-
-    #[test]
-    fn a_failed_pull_is_shown_then_its_back_off_then_the_next_pull() {
-        let (mut state, start) = (PullState::default(), base::clock::now());
-        let after = |seconds: u64| start + Duration::from_secs(seconds);
-        assert_eq!(state.back_off("a", start), None);
-        state.record_failure("a", "ErrImagePull: no".to_owned(), start);
-        assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
-        assert_eq!(state.back_off("a", start), Some("ErrImagePull: no"), "a second container");
-        assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
-        state.begin_round();
-        assert_eq!(state.back_off("a", after(1)), Some("ErrImagePull: no"));
-        assert_eq!(state.next_try(), Some(after(10)));
-        state.begin_round();
-        assert_eq!(state.back_off("a", after(10)), None, "it is pulled again");
-        state.record_failure("a", "ErrImagePull: no".to_owned(), after(11));
-        state.begin_round();
-        assert_eq!(state.back_off("a", after(30)), Some("ErrImagePull: no"));
-        assert_eq!(state.next_try(), Some(after(31)), "the delay doubles");
-    }
-
-    #[test]
-    fn an_image_that_no_container_waits_for_has_no_next_try() {
-        let (mut state, start) = (PullState::default(), base::clock::now());
-        // The image of a container was changed while its pull was in back-off.
-        state.record_failure("old", String::new(), start);
-        state.begin_round();
-        assert_eq!(state.next_try(), None);
-        // The image was imported.
-        state.record_failure("new", String::new(), start);
-        state.forget("new");
-        assert_eq!(state.next_try(), None);
-    }
 
     #[test]
     fn pull_failures_have_the_reasons_and_messages_of_the_kubelet() {

@@ -77,24 +77,31 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
             .count()
     };
     let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
-    let claims = super::claims::render(api).await;
     let network = match &api.network {
         Some(families) => families.render().await,
         None => String::new(),
     };
-    format!(
+    let mut out = format!(
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_running_containers gauge\n\
          kubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}{}{}{}{}{}{claims}{network}",
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n",
         all.len(),
         api.node.identity.config.node_name,
+    );
+    out.extend([
         api.node.runtime.operations.render(),
         api.node.api.status.render(),
         api.node.csi.render_metrics(),
         crate::devices::metrics::render(),
         crate::plugins::metrics::render(),
+        crate::image_credentials::metrics::render(),
+        crate::image_access::metrics::render(),
+        crate::pods::image_pull::metrics::render(),
         crate::pods::rejection::render_metrics(),
-        api.node.dynamic_resources.render_metrics()
-    )
+        api.node.dynamic_resources.render_metrics(),
+        super::claims::render(api).await,
+        network,
+    ]);
+    out
 }
