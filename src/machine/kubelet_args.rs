@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
-use node::{EvictionThresholds, ShutdownGracePeriod};
+use node::{EvictionThresholds, ImageVerification, ShutdownGracePeriod};
 
 use super::flags;
 use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
-    CONFIG_FIELDS, RESTART_DELAY_MAX, SHUTDOWN, SHUTDOWN_CRITICAL,
+    CONFIG_FIELDS, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, RESTART_DELAY_MAX, SHUTDOWN,
+    SHUTDOWN_CRITICAL,
 };
 use crate::command_line::components::{Arguments, PlacedArgument};
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
@@ -43,6 +44,10 @@ pub(super) struct KubeletSettings {
     pub(super) credential_provider_dir: Option<PathBuf>,
     pub(super) credential_provider_config: Option<PathBuf>,
     pub(super) image_age_min: Option<Duration>,
+    /// Zero for no limit.
+    pub(super) image_age_max: Option<Duration>,
+    /// Which images that are present need credentials, which only files set.
+    pub(super) image_verification: Option<ImageVerification>,
     pub(super) image_gc_high: Option<u8>,
     pub(super) image_gc_low: Option<u8>,
     pub(super) log_max_size: Option<u64>,
@@ -81,6 +86,8 @@ impl KubeletSettings {
         set(&mut config.pressure_transition, &self.pressure_transition);
         set(&mut config.image_pulls_max, &self.image_pulls_max);
         set(&mut config.image_age_min, &self.image_age_min);
+        set(&mut config.image_age_max, &self.image_age_max);
+        set(&mut config.image_verification, &self.image_verification);
         set(&mut config.image_gc_high, &self.image_gc_high);
         set(&mut config.image_gc_low, &self.image_gc_low);
         set(&mut config.log_max_size, &self.log_max_size);
@@ -124,6 +131,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     let mut settings = settings(KUBELET.parse_given(&all)?)?;
     settings.shutdown_grace = shutdown_grace(&own)?;
     settings.restart_delay_max = restart_delay_max(&own)?;
+    settings.image_verification = image_verification(&own)?;
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
@@ -155,6 +163,23 @@ fn restart_delay_max(own: &Arguments) -> Result<Option<Duration>, CommandError> 
     Ok(delay)
 }
 
+/// Which images that are present need credentials (the kubelet's validation).
+fn image_verification(own: &Arguments) -> Result<Option<ImageVerification>, CommandError> {
+    let policy = own.value(IMAGE_VERIFICATION);
+    let allowlist = own.value(IMAGE_ALLOWLIST).unwrap_or_default();
+    let allowlist: Vec<String> =
+        allowlist.split(',').filter(|_| !allowlist.is_empty()).map(str::to_owned).collect();
+    if !allowlist.is_empty() && policy != Some("NeverVerifyAllowlistedImages") {
+        let why = "can't be set if imagePullCredentialsVerificationPolicy is not \
+                   NeverVerifyAllowlistedImages";
+        return Err(own.invalid(IMAGE_ALLOWLIST, why));
+    }
+    let Some(policy) = policy else { return Ok(None) };
+    let name = if allowlist.is_empty() { IMAGE_VERIFICATION } else { IMAGE_ALLOWLIST };
+    let parsed = ImageVerification::parse(policy, &allowlist);
+    parsed.map(Some).map_err(|error| own.invalid(name, error))
+}
+
 fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let pids = arguments.number::<i64>("pod-max-pids", -1..=i64::MAX)?;
     let eviction = arguments.value("eviction-hard").map(EvictionThresholds::parse).transpose();
@@ -176,6 +201,8 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         credential_provider_dir: absolute(&arguments, images::PROVIDER_DIR)?,
         credential_provider_config: absolute(&arguments, images::PROVIDER_CONFIG)?,
         image_age_min: image_age(&arguments)?,
+        image_age_max: image_age_max(&arguments)?,
+        image_verification: None,
         image_gc_high: gc_high,
         image_gc_low: gc_low,
         log_max_size: log_size(&arguments)?,
@@ -304,6 +331,19 @@ fn image_pulls(arguments: &Arguments) -> Result<Option<usize>, CommandError> {
 fn image_age(arguments: &Arguments) -> Result<Option<Duration>, CommandError> {
     let age = arguments.duration("image-minimum-gc-age", Duration::ZERO)?;
     Ok(age.or(arguments.duration("minimum-image-ttl-duration", Duration::ZERO)?))
+}
+
+/// The age at which unused images are removed; zero for no limit.
+fn image_age_max(arguments: &Arguments) -> Result<Option<Duration>, CommandError> {
+    const NAME: &str = "image-maximum-gc-age";
+    let age = arguments.duration(NAME, Duration::ZERO)?;
+    // The default of upstream.
+    let least = image_age(arguments)?.unwrap_or(Duration::from_secs(120));
+    if age.is_some_and(|age| !age.is_zero() && age <= least) {
+        let why = format!("must be greater than imageMinimumGCAge, {}s", least.as_secs_f64());
+        return Err(arguments.invalid(NAME, why));
+    }
+    Ok(age)
 }
 
 fn log_size(arguments: &Arguments) -> Result<Option<u64>, CommandError> {
@@ -442,7 +482,8 @@ mod tests {
         let settings = run(
             "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
              featureGates: {NodeSwap: true}\ncpuManagerPolicy: none\n\
-             crashLoopBackOff: {maxContainerRestartPeriod: 30s}",
+             crashLoopBackOff: {maxContainerRestartPeriod: 30s}\nimageMaximumGCAge: 24h\n\
+             imagePullCredentialsVerificationPolicy: AlwaysVerify",
             &["max-pods=60"],
         )
         .unwrap();
@@ -450,6 +491,8 @@ mod tests {
         let grace = settings.shutdown_grace.unwrap();
         assert_eq!((grace.total.as_secs(), grace.critical.as_secs()), (20, 0));
         assert_eq!(settings.restart_delay_max, Some(Duration::from_secs(30)));
+        assert_eq!(settings.image_age_max, Some(Duration::from_secs(24 * 3600)));
+        assert_eq!(settings.image_verification, Some(ImageVerification::AlwaysVerify));
         let place = file.display();
         let note = format!("{place}: logging.verbosity: use -v or --debug of kube-lite");
         assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
@@ -468,6 +511,20 @@ mod tests {
                 ": crashLoopBackOff.maxContainerRestartPeriod=6m: must be at most 300s",
             ),
             ("featureGates: {Nope: true}", ": featureGates: unrecognized feature gate: Nope"),
+            ("imageMaximumGCAge: 1m", ": imageMaximumGCAge=1m: must be greater than imageMin"),
+            (
+                "imagePullCredentialsVerificationPolicy: Never",
+                ": imagePullCredentialsVerificationPolicy=Never: must be NeverVerify, NeverVerifyP",
+            ),
+            (
+                "preloadedImagesVerificationAllowlist: [a]",
+                ": preloadedImagesVerificationAllowlist=a: can't be set if imagePull",
+            ),
+            (
+                "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+                 preloadedImagesVerificationAllowlist: ['a*']",
+                ": preloadedImagesVerificationAllowlist=a*: not a valid wildcard pattern",
+            ),
             (
                 "shutdownGracePeriodCriticalPods: 5s",
                 ": shutdownGracePeriodCriticalPods=5s: must not be longer than shutdownGracePeriod",

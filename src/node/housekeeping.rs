@@ -3,16 +3,14 @@
 pub(crate) mod image_gc;
 mod log_rotation;
 
-use image_gc::collect_images;
+use image_gc::{ImageUse, collect_images};
 use log_rotation::rotate_logs;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::Shutdown;
 use client::events::EventType;
-use tokio::time::Instant;
 
 use crate::context::Node;
 use crate::events;
@@ -28,7 +26,7 @@ pub(crate) async fn run(
     table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
-    let mut first_listed: HashMap<String, Instant> = HashMap::new();
+    let mut usage = ImageUse::new(base::clock::now());
     let mut images_at = base::clock::now() + IMAGES_EVERY;
     let mut failed = false;
     loop {
@@ -39,7 +37,7 @@ pub(crate) async fn run(
         rotate_logs(&node.identity.config, &node.runtime, &table).await;
         if base::clock::now() >= images_at {
             images_at = base::clock::now() + IMAGES_EVERY;
-            let collected = collect_images(&node, &table, &mut first_listed).await;
+            let collected = collect_images(&node, &table, &mut usage).await;
             if let Err(error) = &collected {
                 tracing::warn!(%error, "image garbage collection failed");
                 // A single failure is not reported as an event.

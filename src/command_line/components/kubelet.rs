@@ -76,7 +76,7 @@ pub const KUBELET: Component = Component {
         ("image-credential-provider-config", Value),
         ("image-gc-high-threshold", Value),
         ("image-gc-low-threshold", Value),
-        ("image-maximum-gc-age", Refused("unused images are removed when their disk is full")),
+        ("image-maximum-gc-age", Value),
         ("image-minimum-gc-age", Value),
         ("image-service-endpoint", Refused("use --container-runtime-endpoint")),
         ("kernel-memcg-notification", NoEffect("memory is measured every ten seconds")),

@@ -125,7 +125,7 @@ pub const FIELDS: &[Field] = &[
     pointer("imageGCLowThresholdPercent", "image-gc-low-threshold", Number),
     plain("imageMaximumGCAge", "image-maximum-gc-age", Duration),
     plain("imageMinimumGCAge", "minimum-image-ttl-duration", Duration),
-    own("imagePullCredentialsVerificationPolicy", Text, true),
+    own(IMAGE_VERIFICATION, Text, true),
     plain("imageServiceEndpoint", "image-service-endpoint", Text),
     own("iptablesDropBit", Number, false),
     own("iptablesMasqueradeBit", Number, false),
@@ -160,7 +160,7 @@ pub const FIELDS: &[Field] = &[
     pointer("podPidsLimit", "pod-max-pids", Number),
     plain("podsPerCore", "pods-per-core", Number),
     plain("port", "port", Number),
-    own("preloadedImagesVerificationAllowlist", Texts, true),
+    own(IMAGE_ALLOWLIST, Texts, true),
     plain("protectKernelDefaults", "protect-kernel-defaults", Bool),
     plain("providerID", "provider-id", Text),
     plain("qosReserved", "qos-reserved", Pairs("=")),
@@ -210,6 +210,10 @@ pub const EVICTION_HARD: &str = "eviction-hard";
 /// Fields that kube-lite acts on although the kubelet has no argument for them.
 pub const SHUTDOWN: &str = "shutdownGracePeriod";
 /// See [`SHUTDOWN`].
+pub const IMAGE_VERIFICATION: &str = "imagePullCredentialsVerificationPolicy";
+/// See [`SHUTDOWN`].
+pub const IMAGE_ALLOWLIST: &str = "preloadedImagesVerificationAllowlist";
+/// See [`SHUTDOWN`].
 pub const RESTART_DELAY_MAX: &str = "crashLoopBackOff.maxContainerRestartPeriod";
 /// See [`SHUTDOWN`].
 pub const SHUTDOWN_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
@@ -226,10 +230,7 @@ pub const CONFIG_FIELDS: Component = Component {
         ("enableProfilingHandler", NoEffect("there is no profiling endpoint")),
         ("enableSystemLogHandler", Fixed("true", "/logs/ of the kubelet API is always served")),
         ("enableSystemLogQuery", Fixed("false", "journals cannot be queried; use journalctl")),
-        (
-            "imagePullCredentialsVerificationPolicy",
-            Fixed("NeverVerify", "every pod may use the images of its node"),
-        ),
+        (IMAGE_VERIFICATION, Value),
         ("iptablesDropBit", NoEffect("the node makes no iptables chains")),
         ("iptablesMasqueradeBit", NoEffect("the node makes no iptables chains")),
         ("logging.flushFrequency", NoEffect(PROCESS)),
@@ -247,7 +248,7 @@ pub const CONFIG_FIELDS: Component = Component {
             Fixed("5m", "an unchanged status is sent every five minutes"),
         ),
         ("podLogsDir", Refused("use --log-dir")),
-        ("preloadedImagesVerificationAllowlist", NoEffect("every pod may use images of its node")),
+        (IMAGE_ALLOWLIST, Value),
         ("runOnce", Refused("a node runs until it is stopped")),
         ("showHiddenMetricsForVersion", NoEffect("there are no hidden metrics")),
         (SHUTDOWN, Value),

@@ -1,7 +1,11 @@
-//! Image garbage collection: removes unused images when the image file system is full.
+//! Image garbage collection: removes unused images when they are too old, or when the image file
+//! system is full.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
+use api::codec::time::duration_text;
+use base::metrics::Family;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 use sorting::CompactSort as _;
@@ -13,46 +17,115 @@ use crate::machine;
 use crate::pods::table::PodTable;
 use crate::runtime::RuntimeError;
 
-/// Removes unused images, longest known first, when their file system is full.
+/// Images that were removed.
+static REMOVED: Family = Family::counter(
+    "kubelet_image_garbage_collected_total",
+    "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage \
+     or image age.",
+    &["reason"],
+);
+
+/// Renders the metrics of image garbage collection in the text format.
+pub(crate) fn render_metrics() -> String {
+    let mut out = String::new();
+    REMOVED.render(&mut out);
+    out
+}
+
+/// When each image was first listed and last used, since the start of the node.
+#[derive(Debug)]
+pub(super) struct ImageUse {
+    started: Instant,
+    images: HashMap<String, ImageTimes>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ImageTimes {
+    first_listed: Instant,
+    /// `None` if it was not used since the start.
+    last_used: Option<Instant>,
+}
+
+impl ImageUse {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { started: now, images: HashMap::new() }
+    }
+
+    /// Updates the times: `unused` are those of `ids` that nothing uses.
+    fn update(&mut self, ids: &[String], unused: &HashSet<&str>, now: Instant) {
+        self.images.retain(|id, _| ids.contains(id));
+        for id in ids {
+            let new = ImageTimes { first_listed: now, last_used: None };
+            let times = self.images.entry(id.clone()).or_insert(new);
+            if !unused.contains(id.as_str()) {
+                times.last_used = Some(now);
+            }
+        }
+    }
+
+    /// Whether an image was unused for longer than `max`, once the node runs for longer than that.
+    /// An image that was not used since the start is older.
+    fn is_too_old(&self, id: &str, max: Duration, now: Instant) -> bool {
+        let longer = |since: Instant| now.saturating_duration_since(since) > max;
+        let last_used = self.images.get(id).and_then(|times| times.last_used);
+        !max.is_zero() && longer(self.started) && last_used.is_none_or(longer)
+    }
+
+    /// Whether an image is known for long enough to be removed for its space.
+    fn is_old_enough(&self, id: &str, min: Duration, now: Instant) -> bool {
+        let times = self.images.get(id);
+        times.is_some_and(|times| now.saturating_duration_since(times.first_listed) >= min)
+    }
+
+    /// The order of removal: by the last use, then by the first listing.
+    fn removal_order(&self, id: &str) -> Option<(Option<Instant>, Instant)> {
+        self.images.get(id).map(|times| (times.last_used, times.first_listed))
+    }
+}
+
+/// Removes images that were unused for longer than the maximum age; then, when their file system is
+/// full, further unused images, the least recently used first.
 ///
 /// # Errors
 ///
-/// Why the file system stays full; removed images stay removed.
+/// Why images stay or the file system stays full; removed images stay removed.
 pub(super) async fn collect_images(
     node: &Node,
     table: &PodTable,
-    first_listed: &mut HashMap<String, Instant>,
+    usage: &mut ImageUse,
 ) -> Result<(), ImageGcError> {
+    let (began, now) = (base::clock::unix_time(), base::clock::now());
+    let config = &node.identity.config;
     let images = node.runtime.cri.images().await?;
-    let now = base::clock::now();
-    let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
-    first_listed.retain(|id, _| ids.contains(id.as_str()));
-    for image in &images {
-        first_listed.entry(image.id.clone()).or_insert(now);
+    let ids: Vec<String> = images.iter().map(|image| image.id.clone()).collect();
+    let unused = unused_images(&node.runtime, table, images).await;
+    let mut unused = unused.ok_or(ImageGcError::NoContainerList)?;
+    usage.update(&ids, &unused.iter().map(|image| image.id.as_str()).collect(), now);
+    let max = config.image_age_max;
+    let (old, rest) = unused.into_iter().partition(|i| usage.is_too_old(&i.id, max, now));
+    unused = rest;
+    let errors = remove_old(&node.runtime, old).await;
+    if !errors.is_empty() {
+        return Err(ImageGcError::Old { age: max, errors });
     }
-    let Some(disk) = machine::disk(&node.identity.config.runtime.data_dir).filter(|d| d.size > 0)
-    else {
+    let Some(disk) = machine::disk(&config.runtime.data_dir).filter(|d| d.size > 0) else {
         let error = ImageGcError::InvalidCapacity;
         let reason = events::INVALID_DISK_CAPACITY;
         node.api.events.node_event(EventType::Warning, reason, error.to_string());
         return Err(error);
     };
-    let wanted =
-        to_free(disk, node.identity.config.image_gc_high, node.identity.config.image_gc_low);
+    let wanted = to_free(disk, config.image_gc_high, config.image_gc_low);
     if wanted == 0 {
         return Ok(());
     }
-    let unused = unused_images(&node.runtime, table, images).await;
-    let mut unused = unused.ok_or(ImageGcError::NoContainerList)?;
-    let age = node.identity.config.image_age_min;
-    unused.retain(|i| first_listed.get(&i.id).is_some_and(|at| at.elapsed() >= age));
-    unused.compact_sort_by_key(|i| first_listed.get(&i.id).copied());
+    unused.retain(|i| usage.is_old_enough(&i.id, config.image_age_min, now));
+    unused.compact_sort_by_key(|i| usage.removal_order(&i.id));
     let (mut freed, mut errors) = (0_u64, Vec::new());
     for image in unused {
         if freed >= wanted {
             break;
         }
-        match remove(&node.runtime, &image).await {
+        match remove(&node.runtime, &image, "space").await {
             Ok(()) => freed = freed.saturating_add(image.size),
             Err(error) => errors.push(error),
         }
@@ -60,6 +133,7 @@ pub(super) async fn collect_images(
     if !errors.is_empty() {
         return Err(ImageGcError::Remove { wanted, freed, errors });
     }
+    prune_records(&node.runtime, began).await;
     if freed < wanted {
         let error = ImageGcError::StillFull { disk, freed };
         let reason = events::FREE_DISK_SPACE_FAILED;
@@ -67,6 +141,26 @@ pub(super) async fn collect_images(
         return Err(error);
     }
     Ok(())
+}
+
+/// Removes images because of their age; returns the errors.
+async fn remove_old(runtime: &RuntimeHandles, images: Vec<cri::Image>) -> Vec<RuntimeError> {
+    let mut errors = Vec::new();
+    for image in images {
+        if let Err(error) = remove(runtime, &image, "age").await {
+            errors.push(error);
+        }
+    }
+    errors
+}
+
+/// Removes the records of pulls of images that no longer exist. Upstream also removes those of
+/// images in use, whose access is then no longer checked.
+async fn prune_records(runtime: &RuntimeHandles, began: Duration) {
+    let Some(access) = &runtime.image_access else { return };
+    if let Ok(images) = runtime.cri.images().await {
+        access.prune(images.into_iter().map(|image| image.id).collect(), began).await;
+    }
 }
 
 /// Why the image file system stays full; the texts are those of upstream's `imageGCManager`.
@@ -78,6 +172,13 @@ pub(super) enum ImageGcError {
     InvalidCapacity,
     #[error("the container runtime does not list its containers")]
     NoContainerList,
+    /// Some images that were too old were not removed.
+    #[error(
+        "wanted to free images older than {}, encountered errors in image deletion: {}",
+        duration_text(i64::try_from(.age.as_nanos()).unwrap_or(i64::MAX)),
+        aggregate(.errors)
+    )]
+    Old { age: Duration, errors: Vec<RuntimeError> },
     /// Some images were not removed; sizes in bytes.
     #[error(
         "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
@@ -136,10 +237,12 @@ fn size_text(bytes: u64) -> String {
 /// Removes all unused images, for a disk under pressure.
 pub(crate) async fn free_images(runtime: &RuntimeHandles, table: &PodTable) {
     let Ok(images) = runtime.cri.images().await else { return };
+    let began = base::clock::unix_time();
     for image in unused_images(runtime, table, images).await.unwrap_or_default() {
         // The error is logged; if the disk stays full, pods are evicted.
-        let _ = remove(runtime, &image).await;
+        let _ = remove(runtime, &image, "space").await;
     }
+    prune_records(runtime, began).await;
 }
 
 /// Returns the images that no container and no pod uses; `None` if the runtime does not answer.
@@ -167,12 +270,28 @@ async fn unused_images(
     Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
 }
 
-async fn remove(runtime: &RuntimeHandles, image: &cri::Image) -> Result<(), RuntimeError> {
+/// Removes an image; `reason` is the label of the metric.
+async fn remove(
+    runtime: &RuntimeHandles,
+    image: &cri::Image,
+    reason: &str,
+) -> Result<(), RuntimeError> {
     let (id, names, bytes) = (&image.id, &image.repo_tags, image.size);
     tracing::info!(image = id, ?names, bytes, "removing unused image");
     runtime.cri.remove_image(&image.id).await.inspect_err(|error| {
         tracing::warn!(image = image.id, %error, "cannot remove image");
-    })
+    })?;
+    REMOVED.inc(&[reason]);
+    Ok(())
+}
+
+/// Joins errors as upstream does.
+fn aggregate(errors: &[RuntimeError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -195,5 +314,41 @@ mod tests {
              Failed to free sufficient space by deleting unused images (freed 7 bytes). "
         ));
         assert_eq!((size_text(1023), size_text(1024)), ("1023 B".into(), "1.0 KiB".into()));
+    }
+
+    #[test]
+    fn images_are_too_old_once_they_were_unused_for_longer_than_the_maximum_age() {
+        let start = base::clock::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let max = Duration::from_secs(100);
+        let mut usage = ImageUse::new(start);
+        let ids = ["used", "unused"].map(str::to_owned);
+        usage.update(&ids, &["unused"].into(), after(50));
+        assert!(!usage.is_too_old("unused", max, after(100)), "the node runs for the age");
+        assert!(usage.is_too_old("unused", max, after(101)), "it was not used since the start");
+        assert!(!usage.is_too_old("used", max, after(150)));
+        assert!(usage.is_too_old("used", max, after(151)));
+        assert!(!usage.is_too_old("used", Duration::ZERO, after(900)), "no maximum age");
+        usage.update(&ids, &["used", "unused"].into(), after(140));
+        assert!(usage.is_too_old("used", max, after(151)), "its last use is kept");
+        usage.update(&ids[..1], &HashSet::new(), after(150));
+        assert!(!usage.images.contains_key("unused"), "a removed image is forgotten");
+    }
+
+    #[test]
+    fn images_are_removed_in_the_order_of_their_last_use() {
+        let start = base::clock::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut usage = ImageUse::new(start);
+        let ids = ["a", "b", "c"].map(str::to_owned);
+        usage.update(&ids[..1], &["a"].into(), after(1));
+        usage.update(&ids[..2], &["a"].into(), after(2));
+        usage.update(&ids, &["a", "b", "c"].into(), after(3));
+        let mut order = ids.to_vec();
+        order.sort_by_key(|id| usage.removal_order(id));
+        assert_eq!(order, ["a", "c", "b"]);
+        let min = Duration::from_secs(10);
+        assert!(usage.is_old_enough("a", min, after(11)));
+        assert!(!usage.is_old_enough("c", min, after(11)));
     }
 }

@@ -15,6 +15,8 @@ pub(super) fn configz(api: &KubeletApi) -> String {
     let shutdown = json!({
         "shutdownGracePeriod": seconds(config.shutdown_grace.total),
         "shutdownGracePeriodCriticalPods": seconds(config.shutdown_grace.critical),
+        "imageMaximumGCAge": seconds(config.image_age_max),
+        "imagePullCredentialsVerificationPolicy": config.image_verification.name(),
     });
     let mut fields = json!({
         "staticPodPath": config.manifest_dirs.first(),
