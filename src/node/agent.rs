@@ -93,8 +93,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
     );
     let own = containerd.is_some().then_some(socket.as_path());
-    let mut handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks);
-    handles.image_access = Some(image_access(&config, &*handles.cri, &tasks).await?);
+    let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks).await?;
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
     let status_changed = Arc::clone(&caches.status_changed);
     let node = Arc::new(Node {
@@ -160,18 +159,19 @@ fn spawn_healthz(node: &Node) {
 
 /// The handles of the runtime. `own` is the socket of the supervised containerd, whose images the
 /// node's registry serves.
-fn runtime_handles(
+async fn runtime_handles(
     config: &Config,
     runtime: CriRuntime,
     version: RuntimeVersion,
     cgroups: Cgroups,
     own: Option<&Path>,
     tasks: &Tasks,
-) -> RuntimeHandles {
+) -> std::io::Result<RuntimeHandles> {
     let operations = Arc::clone(runtime.operations());
     let mut handles = RuntimeHandles::new(Arc::new(runtime), version, operations, cgroups, config);
     handles.image_registry = own.map(|socket| image_registry(config, &handles, socket, tasks));
-    handles
+    handles.image_access = Some(image_access(config, &*handles.cri, tasks).await?);
+    Ok(handles)
 }
 
 /// Opens the records of image pulls, and finishes those of pulls that an earlier process began.

@@ -98,6 +98,7 @@ const NODE: Floors = &[
         "runtime::registries::config",
         "runtime::registries::rewrite",
         "runtime::containerd::snapshotter",
+        "runtime::images::name",
         "image_access::policy",
         "image_credentials::keyring",
         "image_credentials::provider_config",

@@ -40,7 +40,7 @@ impl<T: RecordFile> RecordDir<T> {
                 Err(error) => Err(io::Error::other(error)),
             });
             if let Err(error) = migrated {
-                tracing::error!(file = %file.display(), %error, "cannot migrate a record of a pull");
+                tracing::error!(file = %file.display(), %error, "cannot migrate a pull record");
             }
         }
         Ok(dir)

@@ -102,7 +102,7 @@ mod tests {
         }
         let error = user_and_password("cGFudHM=").unwrap_err().to_string();
         assert!(error.contains("must be formatted as base64(username:password)"), "{error}");
-        for auth in ["Zm9vOmJhcg== ", "pants", "Zm9vOmJhcg=="].into_iter().take(2) {
+        for auth in ["Zm9vOmJhcg== ", "pants"] {
             assert!(user_and_password(auth).is_err(), "{auth:?}");
         }
     }

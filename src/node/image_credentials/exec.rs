@@ -226,9 +226,19 @@ pub(super) mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("pid");
         let body = format!("sleep 600 & echo $! >{}; wait", file.display());
-        let ran = tokio::time::timeout(Duration::from_millis(500), run(&body)).await;
-        assert!(ran.is_err());
-        let id = std::fs::read_to_string(&file).unwrap();
+        let id = async {
+            loop {
+                let id = std::fs::read_to_string(&file).unwrap_or_default();
+                if id.ends_with('\n') {
+                    return id;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let id = tokio::select! {
+            _ = run(&body) => panic!("the plugin does not answer"),
+            id = id => id,
+        };
         let stat = format!("/proc/{}/stat", id.trim());
         let is_running = || std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(" Z "));
         for _ in 0..100 {

@@ -323,6 +323,6 @@ mod tests {
         };
         let json = br#"{"username":"a\u003cb","password":"p"}"#;
         assert_eq!(format!("sha256:{}", login.hash()), sha256(json));
-        assert!(!format!("{login:?}").contains('p'.to_string().repeat(2).as_str()));
+        assert_eq!(format!("{login:?}"), "RegistryLogin(a<b)");
     }
 }

@@ -1,4 +1,5 @@
-//! The request to a credential provider plugin and its response (`credentialprovider.kubelet.k8s.io`).
+//! The request to a credential provider plugin and its response
+//! (`credentialprovider.kubelet.k8s.io`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,7 +154,10 @@ mod tests {
         let line = |request: &PluginRequest| {
             String::from_utf8(encode("credentialprovider.kubelet.k8s.io/v1", request)).unwrap()
         };
-        let start = r#"{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"r.io/a""#;
+        let start = concat!(
+            r#"{"kind":"CredentialProviderRequest","#,
+            r#""apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"r.io/a""#
+        );
         assert_eq!(line(&request), format!("{start}}}\n"));
         request.token = "t".to_owned();
         request.annotations.insert("k".to_owned(), "v".to_owned());

@@ -1,4 +1,5 @@
-//! Files of the kind CredentialProviderConfig (upstream: `pkg/credentialprovider/plugin/config.go`).
+//! Files of the kind CredentialProviderConfig (upstream:
+//! `pkg/credentialprovider/plugin/config.go`).
 
 use std::ffi::OsStr;
 use std::io;

@@ -230,7 +230,10 @@ async fn pull(
         Some(credentials) => credentials,
         None => lookup(runtime, api, wanted).await,
     };
-    let intent = begin(runtime, image).await?;
+    let intent = begin(runtime, image).await.inspect_err(|why| {
+        let text = format!("{}: {}", why.reason, why.message);
+        state.record_failure(name, text, base::clock::now());
+    })?;
     let queued = base::clock::now();
     wanted.event(api, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
     let line = runtime.pulls.acquire().await;
