@@ -30,6 +30,7 @@ use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
 use crate::pods::shutdown;
 use crate::pods::table::PodTable;
+use crate::resource_managers::{ResourceManagers, ResourceManagersError, cpu_sets};
 use crate::runtime::containerd::config::registries_dir;
 use crate::runtime::containerd::events::{EVENTS_MAX, RuntimeSignal, listen};
 use crate::runtime::containerd::import;
@@ -60,6 +61,9 @@ pub enum NodeError {
     /// The directory of the kubelet is not and cannot become a shared mount.
     #[error("error configuring root directory: {0}")]
     RootDirectory(#[from] SharedMountError),
+    /// The CPU, memory or topology manager does not start.
+    #[error(transparent)]
+    ResourceManagers(#[from] ResourceManagersError),
 }
 
 /// Starts the node agent: the runtime first, then tasks in `tasks` for pods, status and lease.
@@ -105,6 +109,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches,
         devices: DeviceManager::start(&config.root_dir, &tasks).await?,
+        resource_managers: ResourceManagers::start(&config).await?,
         identity: NodeIdentity { config, machine, features },
     });
     announce(&node);
@@ -326,7 +331,8 @@ fn spawn_static_pods(
     statics
 }
 
-/// Starts the tasks that act on the pods of the node as a whole: clean-up, eviction and shutdown.
+/// Starts the tasks that act on the pods of the node as a whole: clean-up, eviction, shutdown, and
+/// the CPUs of containers if they may change.
 fn spawn_pod_observers(node: &Arc<Node>, pods: &PodTable) {
     let shutdown = node.tasks.shutdown();
     let tidy = housekeeping::run(Arc::clone(node), pods.clone(), shutdown.clone());
@@ -335,6 +341,10 @@ fn spawn_pod_observers(node: &Arc<Node>, pods: &PodTable) {
     node.tasks.spawn(Kind::Critical, "node-pressure", pressure);
     let power = shutdown::run(Arc::clone(node), pods.clone(), shutdown.clone());
     node.tasks.spawn(Kind::Critical, "node-power", power);
+    if node.resource_managers.has_cpu_sets() {
+        let sets = cpu_sets::run(Arc::clone(node), pods.clone(), shutdown.clone());
+        node.tasks.spawn(Kind::Critical, "cpu-sets", sets);
+    }
 }
 
 /// Upstream's text (`CgroupV1DeprecatedWarning`).

@@ -21,6 +21,15 @@ const PIDS_MAX: &str = "pids.max";
 /// The v1 controllers that limit pods.
 const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb"];
 
+/// Limits of a pod's group that do not follow from the pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PodGroupLimits {
+    /// Processes and threads.
+    pub(crate) pids_max: Option<i64>,
+    /// A container has CPUs of its own, so that the pod has no quota.
+    pub(crate) is_cpu_unlimited: bool,
+}
+
 /// The cgroup tree under one root.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
@@ -131,14 +140,13 @@ impl Cgroups {
         self.set(&format!("{}/besteffort", self.top), "cpu", "cpu.shares", resources::shares(0))
     }
 
-    /// Creates or updates the group of a pod, which may have at most `pids_max` processes and
-    /// threads.
+    /// Creates or updates the group of a pod with its own limits and those of `limits`.
     ///
     /// # Errors
     ///
     /// A hierarchy cannot be written.
-    pub(crate) fn apply(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
-        self.update(pod, pids_max, |_, _| true)
+    pub(crate) fn apply(&self, pod: &Pod, limits: PodGroupLimits) -> io::Result<()> {
+        self.update(pod, limits, |_, _| true)
     }
 
     /// Like [`Cgroups::apply`], but lowers no limit. Called before a resize of the containers,
@@ -147,8 +155,8 @@ impl Cgroups {
     /// # Errors
     ///
     /// A hierarchy cannot be written.
-    pub(crate) fn raise(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
-        self.update(pod, pids_max, |has, wanted| has.is_none_or(|has| has < wanted))
+    pub(crate) fn raise(&self, pod: &Pod, limits: PodGroupLimits) -> io::Result<()> {
+        self.update(pod, limits, |has, wanted| has.is_none_or(|has| has < wanted))
     }
 
     /// Sets requests and those limits that `replaces` accepts; it is called with the current limit,
@@ -156,7 +164,7 @@ impl Cgroups {
     fn update(
         &self,
         pod: &Pod,
-        pids_max: Option<i64>,
+        group: PodGroupLimits,
         replaces: impl Fn(Option<i64>, i64) -> bool,
     ) -> io::Result<()> {
         let path = self.pod_path(pod);
@@ -169,7 +177,7 @@ impl Cgroups {
             let has = self.limit(&path, controller, file).or((!is_new).then_some(i64::MAX));
             if replaces(has, wanted) { self.set(&path, controller, file, wanted) } else { Ok(()) }
         };
-        if limits.cpu_complete && limits.cpu_milli > 0 {
+        if limits.cpu_complete && limits.cpu_milli > 0 && !group.is_cpu_unlimited {
             set("cpu", "cpu.cfs_quota_us", resources::quota(limits.cpu_milli))?;
         }
         if limits.memory_complete && limits.memory > 0 {
@@ -179,7 +187,7 @@ impl Cgroups {
             let request = resources::pod_request(pod, &resources::huge_page_resource(*size));
             self.limit_huge_pages(&path, *size, request.value())?;
         }
-        match pids_max {
+        match group.pids_max {
             Some(max) => self.set(&path, "pids", PIDS_MAX, max),
             None => Ok(()),
         }
@@ -387,7 +395,7 @@ mod tests {
             std::fs::write(mount.join("kubepods/cgroup.controllers"), "cpu hugetlb\n").unwrap();
             assert!(cgroups.limits_huge_pages());
             cgroups.huge_page_sizes = vec![2 << 20, 1 << 30];
-            cgroups.apply(&pod, None).unwrap();
+            cgroups.apply(&pod, PodGroupLimits::default()).unwrap();
             let read = |unit: &str| std::fs::read_to_string(file(unit)).unwrap();
             assert_eq!((read("2MB"), read("1GB")), ("4194304".to_owned(), "0".to_owned()));
         }
@@ -422,13 +430,13 @@ mod tests {
         let memory = || std::fs::read_to_string(folder.join("memory.max")).unwrap();
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("memory.max"), "max").unwrap();
-        cgroups.apply(&with("2Mi"), None).unwrap();
+        cgroups.apply(&with("2Mi"), PodGroupLimits::default()).unwrap();
         assert_eq!(memory(), "2097152");
-        cgroups.raise(&with("1Mi"), None).unwrap();
+        cgroups.raise(&with("1Mi"), PodGroupLimits::default()).unwrap();
         assert_eq!(memory(), "2097152", "no limit is lowered");
-        cgroups.raise(&with("3Mi"), None).unwrap();
+        cgroups.raise(&with("3Mi"), PodGroupLimits::default()).unwrap();
         assert_eq!(memory(), "3145728");
-        cgroups.apply(&with("1Mi"), None).unwrap();
+        cgroups.apply(&with("1Mi"), PodGroupLimits::default()).unwrap();
         assert_eq!(memory(), "1048576");
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use async_trait::async_trait;
 use client::Informers;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 use self::thresholds::EvictionThresholds;
 use crate::image_access::policy::ImageVerification;
 use crate::image_credentials::provider_config::CredentialProviders;
+use crate::resource_managers::config::ResourceManagersConfig;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
@@ -100,6 +102,8 @@ pub struct Config {
     pub reserved: BTreeMap<String, String>,
     /// Resources reserved for Kubernetes itself, in the same form.
     pub kube_reserved: BTreeMap<String, String>,
+    /// The CPU, memory and topology managers.
+    pub resource_managers: ResourceManagersConfig,
     /// When pods are evicted.
     pub eviction: EvictionThresholds,
     /// A condition of pressure lasts this long after the last shortage.
@@ -319,6 +323,7 @@ impl Config {
             allowed_sysctls: Vec::new(),
             reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
+            resource_managers: ResourceManagersConfig::default(),
             eviction: EvictionThresholds::default(),
             pressure_transition: Duration::from_secs(300),
             // More pulls would share the same bandwidth.
@@ -346,6 +351,14 @@ impl Config {
             resource_usage: crate::ResourceUsage::default(),
             healthz: None,
         }
+    }
+
+    /// The amount of a resource that is reserved for the system and for Kubernetes; `None` if no
+    /// amount is configured. The texts are valid quantities.
+    pub(crate) fn reserved_quantity(&self, name: &str) -> Option<Quantity> {
+        let amounts = [self.reserved.get(name), self.kube_reserved.get(name)];
+        let amounts = amounts.into_iter().flatten();
+        amounts.filter_map(|text| Quantity::parse(text).ok()).reduce(Quantity::plus)
     }
 
     /// Directory of one pod: `<root>/pods/<uid>`.

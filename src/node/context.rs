@@ -34,6 +34,7 @@ use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::objects::ReferencedObjects;
 use crate::pods::probe_metrics::ProbeMetrics;
+use crate::resource_managers::ResourceManagers;
 use crate::runtime::image_folder::PinnedImages;
 use crate::runtime::images::pause;
 use crate::runtime::operations::OperationMetrics;
@@ -54,6 +55,8 @@ pub(crate) struct Node {
     /// CSI drivers and their volumes.
     pub(crate) csi: Arc<Csi>,
     pub(crate) devices: Arc<DeviceManager>,
+    /// CPUs and memory of containers, and their alignment with devices.
+    pub(crate) resource_managers: Arc<ResourceManagers>,
     /// ResourceClaims of pods and the drivers that prepare them.
     pub(crate) dynamic_resources: Arc<DynamicResources>,
 }

@@ -23,6 +23,7 @@ mod resource_health;
 mod state;
 #[cfg(test)]
 mod tests;
+mod topology_hints;
 mod unix_server;
 
 use std::collections::HashMap;
@@ -40,7 +41,8 @@ use self::client::{PluginClient, PluginDeadlines};
 use self::error::CHECKPOINT;
 use self::state::{DeviceState, PluginId};
 
-pub(crate) use self::allocation::has_extended_limits;
+pub(crate) use self::allocation::{Recorded, has_extended_limits};
+pub(crate) use self::error::AllocationError;
 pub(crate) use self::plugin_handler::DevicePluginHandler;
 pub(crate) use self::state::DeviceCapacity;
 

@@ -1,4 +1,4 @@
-//! SHA-256 digests in OCI notation.
+//! SHA-256 digests in OCI notation, and the checksums of the kubelet's checkpoints.
 
 use std::io::{self, Read};
 
@@ -42,4 +42,9 @@ pub(crate) fn sha256_of(mut reader: impl Read) -> io::Result<String> {
             n => context.update(&buffer[..n]),
         }
     }
+}
+
+/// FNV-1a with 32 bits.
+pub(crate) fn fnv1a_32(text: &[u8]) -> u32 {
+    text.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -28,6 +28,7 @@ mod machine_shutdown;
 mod plugins;
 mod pods;
 mod probes;
+mod resource_managers;
 mod resource_usage;
 pub mod runtime;
 mod static_pods;
@@ -43,6 +44,9 @@ pub use config::{
 pub use image_access::policy::{ImageAllowlist, ImageVerification, ImageVerificationError};
 pub use image_credentials::provider_config::{CredentialProviderError, CredentialProviders};
 pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
+pub use resource_managers::ResourceManagersError;
+pub use resource_managers::config as resource_manager_config;
+pub use resource_managers::cpu_set::CpuSet;
 pub use resource_usage::{ResourceUsage, ResourceUsageError};
 pub use runtime::containerd::find::find_program;
 pub use runtime::containerd::snapshotter::{Snapshotter, UnsupportedSnapshotter};

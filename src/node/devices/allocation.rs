@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proto::deviceplugin::ContainerAllocateResponse;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::choice::{Choice, DeviceRequest, Preference};
 use super::client::PluginClient;
@@ -21,7 +21,7 @@ pub(crate) fn has_extended_limits(pod: &Pod) -> bool {
 }
 
 /// Whether a resource claim provides the devices of an extended resource.
-fn is_of_claim(pod: &Pod, container: &str, resource: &str) -> bool {
+pub(super) fn is_of_claim(pod: &Pod, container: &str, resource: &str) -> bool {
     let status = pod.api_status().and_then(|s| s.extended_resource_claim_status.as_ref());
     let mut mappings = status.into_iter().flat_map(|status| &status.request_mappings);
     mappings.any(|m| m.container_name == container && m.resource_name == resource)
@@ -29,7 +29,12 @@ fn is_of_claim(pod: &Pod, container: &str, resource: &str) -> bool {
 
 /// The devices that a container may use again: those of init containers before it, which have
 /// ended when it starts, without those that sidecars and main containers have.
-fn reusable(records: &PodDevices, pod: &Pod, name: &str, resource: &str) -> BTreeSet<String> {
+pub(super) fn reusable(
+    records: &PodDevices,
+    pod: &Pod,
+    name: &str,
+    resource: &str,
+) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     let devices = |m: &PodContainer| records.devices(&pod.uid, m.name(), resource);
     let before = pod.containers.iter().take_while(|m| m.name() != name);
@@ -48,7 +53,7 @@ fn reusable(records: &PodDevices, pod: &Pod, name: &str, resource: &str) -> BTre
 
 /// What happens to devices that a container has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recorded {
+pub(crate) enum Recorded {
     /// They must be healthy and as many as requested: the pod is admitted.
     Verify,
     /// The container keeps them: it starts again in a pod that was admitted.
@@ -81,21 +86,41 @@ impl DeviceManager {
         wake: &Arc<Notify>,
     ) -> Result<(), AllocationError> {
         self.follow_health(pod, wake);
-        let mut changes = self.changes.subscribe();
+        let mut changes = self.changes();
         loop {
             changes.mark_unchanged();
             let Err(error) = self.allocate_pod(pod).await else { return Ok(()) };
-            let patience = self.guarded.lock().state.patience(&pod.uid, &error);
-            let changed = match patience {
-                None => return Err(error),
-                Some(Patience::UntilRelease) => Ok(changes.changed().await),
-                Some(Patience::Until(end)) => tokio::time::timeout_at(end, changes.changed()).await,
-            };
-            // The sender is a part of the manager.
-            if !matches!(changed, Ok(Ok(()))) {
+            if !self.may_retry(pod, &error, &mut changes).await {
                 return Err(error);
             }
         }
+    }
+
+    /// Changes when devices were listed or released, or a plugin is gone.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Waits for a change after an allocation failed. Returns whether another attempt makes sense.
+    pub(crate) async fn may_retry(
+        &self,
+        pod: &Pod,
+        error: &AllocationError,
+        changes: &mut watch::Receiver<()>,
+    ) -> bool {
+        let patience = self.guarded.lock().state.patience(&pod.uid, error);
+        let changed = match patience {
+            None => return false,
+            Some(Patience::UntilRelease) => Ok(changes.changed().await),
+            Some(Patience::Until(end)) => tokio::time::timeout_at(end, changes.changed()).await,
+        };
+        // The sender is a part of the manager.
+        matches!(changed, Ok(Ok(())))
+    }
+
+    /// Writes the checkpoint after allocations.
+    pub(crate) async fn save_allocations(self: &Arc<Self>) -> Result<(), AllocationError> {
+        self.save().await.map_err(AllocationError::Checkpoint)
     }
 
     /// Wakes the worker of the pod when the health of its devices changes.
@@ -106,21 +131,22 @@ impl DeviceManager {
     async fn allocate_pod(self: &Arc<Self>, pod: &Pod) -> Result<(), AllocationError> {
         let mut is_changed = false;
         for member in pod.containers.iter().filter(|m| m.role != ContainerRole::Ephemeral) {
-            is_changed |= self.allocate_container(pod, member, Recorded::Verify).await?;
+            is_changed |= self.allocate_container(pod, member, Recorded::Verify, None).await?;
         }
         if is_changed {
-            self.save().await.map_err(AllocationError::Checkpoint)?;
+            self.save_allocations().await?;
         }
         Ok(())
     }
 
-    /// Allocates the devices of a container that it has not got yet. Returns whether there were
-    /// some.
-    pub(super) async fn allocate_container(
+    /// Allocates the devices of a container that it has not got yet, if possible on the NUMA nodes
+    /// of `affinity`. Returns whether there were some.
+    pub(crate) async fn allocate_container(
         &self,
         pod: &Pod,
         member: &PodContainer,
         recorded: Recorded,
+        affinity: Option<&BTreeSet<i64>>,
     ) -> Result<bool, AllocationError> {
         let mut is_changed = false;
         for (resource, count) in resources::extended_limits(&member.container) {
@@ -139,7 +165,7 @@ impl DeviceManager {
                     resource: resource.to_owned(),
                     count: usize::try_from(count).unwrap_or_default(),
                     reusable: reusable(records, pod, member.name(), resource),
-                    affinity: None,
+                    affinity: affinity.cloned(),
                 })
             };
             if let Some(request) = request {

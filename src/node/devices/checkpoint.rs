@@ -11,6 +11,7 @@ use proto::deviceplugin::ContainerAllocateResponse;
 use serde::{Deserialize, Serialize};
 
 use super::records::{Allocation, PodDevices};
+use crate::digest::fnv1a_32 as checksum;
 
 /// Why a checkpoint cannot be read. The agent then starts without allocations.
 #[derive(Debug, thiserror::Error)]
@@ -132,11 +133,6 @@ fn entry(
         ids: Some(ids.map(|(node, ids)| (*node, Some(ids.clone()))).collect()),
         response: Some(STANDARD.encode(allocation.response.encode_to_vec())),
     }
-}
-
-/// FNV-1a with 32 bits.
-fn checksum(text: &[u8]) -> u32 {
-    text.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The text whose hash is the checksum: the data as Go's spew prints it with `%#v` and sorted keys

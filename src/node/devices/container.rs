@@ -115,7 +115,7 @@ fn insert_first(
 impl DeviceManager {
     /// Prepares the devices of a container that is about to be created, and returns what it gets.
     /// Allocates devices that the container has not got yet: its plugin may have registered after
-    /// the pod was admitted.
+    /// the pod was admitted. `affinity` has the NUMA nodes that the pod was admitted with.
     ///
     /// # Errors
     ///
@@ -124,13 +124,14 @@ impl DeviceManager {
         self: &Arc<Self>,
         pod: &Pod,
         member: &PodContainer,
+        affinity: Option<&BTreeSet<i64>>,
     ) -> Result<DeviceOptions, AllocationError> {
         let limits = resources::extended_limits(&member.container);
         if limits.is_empty() {
             return Ok(DeviceOptions::default());
         }
-        if self.allocate_container(pod, member, Recorded::Keep).await? {
-            self.save().await.map_err(AllocationError::Checkpoint)?;
+        if self.allocate_container(pod, member, Recorded::Keep, affinity).await? {
+            self.save_allocations().await?;
         }
         for resource in limits.into_keys() {
             self.pre_start(pod, member, resource).await?;

@@ -307,6 +307,12 @@ impl DeviceState {
         out
     }
 
+    /// The ids of all devices of a resource, healthy or not.
+    pub(crate) fn device_ids(&self, resource: &str) -> impl Iterator<Item = &str> {
+        let resource = self.resources.get(resource);
+        resource.into_iter().flat_map(|resource| resource.devices.keys()).map(String::as_str)
+    }
+
     /// The NUMA nodes of a device; empty for one without topology or one that is not listed.
     pub(crate) fn nodes(&self, resource: &str, id: &str) -> &[i64] {
         let device = self.resources.get(resource).and_then(|resource| resource.devices.get(id));

@@ -91,7 +91,7 @@ async fn admit(manager: &Arc<DeviceManager>, pod: &Pod) -> Result<(), String> {
 
 /// The environment that the devices of a pod's container add.
 async fn environment(manager: &Arc<DeviceManager>, pod: &Pod) -> String {
-    let options = manager.prepare_container(pod, &pod.containers[0]).await.unwrap();
+    let options = manager.prepare_container(pod, &pod.containers[0], None).await.unwrap();
     let env = options.with_environment(Vec::new()).into_iter();
     env.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
@@ -272,7 +272,7 @@ async fn a_plugin_chooses_devices_and_prepares_them_before_the_start() {
     assert_eq!(plugin.prepared(), ["a,c"]);
     plugin.stop().await;
     until_numbers(&manager, RESOURCE, 3, 0).await;
-    let stopped = manager.prepare_container(&pod, &pod.containers[0]).await.unwrap_err();
+    let stopped = manager.prepare_container(&pod, &pod.containers[0], None).await.unwrap_err();
     let socket = root.path().join(DIRECTORY).join("foo.sock");
     assert_eq!(
         stopped.to_string(),

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::pods::observed::label;
 use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::resources;
+use crate::resource_managers::ContainerCpus;
 
 /// Returns the host name of a pod (63 bytes at most) and its domain, which may be empty.
 pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {
@@ -207,6 +208,7 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) hardened: bool,
     /// Whether a container without a seccomp profile gets the runtime's.
     pub(crate) seccomp_default: bool,
+    pub(crate) cpus: ContainerCpus,
 }
 
 /// Returns the configuration of a container.
@@ -239,6 +241,7 @@ pub(crate) fn container(
     }
     let (command, args) = (expanded(&c.command), expanded(&c.args));
     let mut linux = resources::linux(pod, member, input.memory_capacity, input.unified);
+    input.cpus.add_to(&mut linux);
     linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
     let mut annotations = annotations(pod, member, input.restart_count);
     annotations

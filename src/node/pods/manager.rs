@@ -428,6 +428,7 @@ impl PodManager {
             .collect_set();
         let exists = |uid: &str| known.contains(uid) || orphans.contains_key(uid);
         self.node.devices.retain_pods(exists).await;
+        self.node.resource_managers.retain_pods(exists).await;
         self.node.dynamic_resources.release_orphans(exists);
         for uid in left {
             if volumes::has_csi_volumes(&self.node.identity.config, &uid) {

@@ -150,6 +150,26 @@ fn amount(
     (sum, complete)
 }
 
+/// Returns the request of a container for a resource; a limit replaces a missing request.
+pub(crate) fn container_request(c: &core::Container, name: &str) -> Option<Quantity> {
+    get(requests(c), name).or_else(|| get(limits(c), name))
+}
+
+/// Returns the requests of a container for memory and huge pages by name; a limit replaces a
+/// missing request.
+pub(crate) fn memory_requests(c: &core::Container) -> BTreeMap<String, Quantity> {
+    let names = requests(c).into_iter().chain(limits(c)).flat_map(BTreeMap::keys);
+    let names = names.filter(|name| *name == "memory" || name.starts_with(HUGE_PAGES));
+    names.filter_map(|name| Some((name.clone(), container_request(c, name)?))).collect()
+}
+
+/// Whether a pod sets resources for all its containers together.
+pub(crate) fn has_pod_level(pod: &Pod) -> bool {
+    let level = pod.spec().resources.as_ref();
+    let is_set = |list: &Option<List>| list.as_ref().is_some_and(|list| !list.is_empty());
+    level.is_some_and(|level| is_set(&level.limits) || is_set(&level.requests))
+}
+
 /// Returns the requests; a limit replaces a missing request.
 pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
     let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());

@@ -6,12 +6,12 @@ mod active;
 mod backoff;
 mod claims;
 mod container_config;
-mod device_admission;
 mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
 mod reporter;
 mod resize;
+mod resource_admission;
 #[cfg(test)]
 mod simulation;
 mod start;
@@ -51,8 +51,8 @@ pub(crate) struct Worker {
     reporter: Reporter,
     actions: PodActions,
     adopted: bool,
-    /// The devices of the pod are allocated.
-    has_devices: bool,
+    /// The devices, CPUs and memory of the pod are allocated.
+    has_resources: bool,
     backoff: Backoff,
     active: ActiveTime,
 }
@@ -99,7 +99,7 @@ impl Worker {
             wake,
             halted,
             adopted: false,
-            has_devices: false,
+            has_resources: false,
             backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
             active: ActiveTime::default(),
         };
@@ -271,7 +271,7 @@ impl Worker {
             self.reporter.terminal = true;
             return Ok(Step::Now);
         }
-        if let Some(step) = self.admit_devices(pod, &next, &observed).await {
+        if let Some(step) = self.admit_resources(pod, &next, &observed).await {
             return Ok(step);
         }
         let action = self.actions.apply(pod, &next, &observed);

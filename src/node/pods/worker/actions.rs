@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::backoff::CrashBackoff;
 use super::error::{KillPodError, SyncError};
 use super::reporter::{SharedProgress, observe_pod};
-use crate::config::Config;
+use crate::cgroups::PodGroupLimits;
 use crate::context::Node;
 use crate::events;
 use crate::pods::handle::{DesiredPod, pod_must_end};
@@ -31,9 +31,13 @@ use crate::volumes::{self, PodVolumes};
 /// and few enough to protect other pods.
 const PIDS_MAX: i64 = 4096;
 
-/// The limit of processes and threads of each pod.
-pub(super) fn pids_max(config: &Config) -> Option<i64> {
-    config.pod_pids_max.or(config.hardened.then_some(PIDS_MAX))
+/// The limits of a pod's group that do not follow from the pod.
+pub(super) fn group_limits(node: &Node, pod: &Pod) -> PodGroupLimits {
+    let config = &node.identity.config;
+    PodGroupLimits {
+        pids_max: config.pod_pids_max.or(config.hardened.then_some(PIDS_MAX)),
+        is_cpu_unlimited: node.resource_managers.has_exclusive_cpus(pod),
+    }
 }
 
 /// The part of a pod worker that acts.
@@ -147,7 +151,7 @@ impl PodActions {
         };
         make().map_err(|error| report(events::FAILED, SyncError::Directories(error)))?;
         // The pod's limits are raised before those of the containers and lowered after them.
-        let raised = self.node.runtime.cgroups.raise(pod, pids_max(&self.node.identity.config));
+        let raised = self.node.runtime.cgroups.raise(pod, group_limits(&self.node, pod));
         raised
             .map_err(|error| report(events::FAILED_CREATE_POD_CONTAINER, SyncError::Cgroup(error)))
     }

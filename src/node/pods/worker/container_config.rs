@@ -16,6 +16,7 @@ use crate::pods::cri_config::{ContainerInput, InvalidPodSpec};
 use crate::pods::objects::{self, CachedObject, ObjectKind};
 use crate::pods::observed::{ObservedPod, ObservedState};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
+use crate::resource_managers::device_nodes;
 use crate::status;
 use crate::volumes::{self, PodVolumes};
 
@@ -75,7 +76,8 @@ impl PodActions {
         volumes: &PodVolumes,
     ) -> Result<cri::ContainerConfig, InvalidPodSpec> {
         let node = &self.node;
-        let devices = node.devices.prepare_container(pod, member).await;
+        let affinity = node.resource_managers.affinity(&pod.uid, member.name()).map(device_nodes);
+        let devices = node.devices.prepare_container(pod, member, affinity.as_ref()).await;
         let devices = devices.map_err(|error| InvalidPodSpec(error.to_string()))?;
         let claimed = node.dynamic_resources.cdi_devices(pod, member);
         let claimed = claimed.map_err(|error| InvalidPodSpec(error.to_string()))?;
@@ -157,6 +159,7 @@ impl PodActions {
             seccomp_root: &seccomp_root,
             hardened: node.identity.config.hardened,
             seccomp_default: node.identity.config.seccomp_default,
+            cpus: node.resource_managers.container_cpus(pod, member),
         };
         let mut config = cri_config::container(pod, member, input)?;
         options.add_to(&mut config);

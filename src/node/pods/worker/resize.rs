@@ -5,7 +5,7 @@ use proto::runtime::v1 as cri;
 use sorting::CompactSort as _;
 
 use super::actions::PodActions;
-use super::actions::pids_max;
+use super::actions::group_limits;
 use super::error::ResizeError;
 use crate::events;
 use crate::pods::observed::{ObservedPod, ObservedState, label};
@@ -74,7 +74,9 @@ impl PodActions {
                 continue;
             };
             let unified = self.node.runtime.cgroups.of_every_container();
-            let linux = resources::linux(pod, member, self.node.identity.machine.memory, unified);
+            let memory = self.node.identity.machine.memory;
+            let mut linux = resources::linux(pod, member, memory, unified);
+            self.node.resource_managers.container_cpus(pod, member).add_to(&mut linux);
             let to = AllocatedResources::of(&linux);
             let noted = container
                 .annotations
@@ -146,8 +148,8 @@ impl PodActions {
             }
         }
         if failed.is_none() {
-            let limit = pids_max(&self.node.identity.config);
-            failed = self.node.runtime.cgroups.apply(pod, limit).err().map(ResizeError::Cgroup);
+            let limits = group_limits(&self.node, pod);
+            failed = self.node.runtime.cgroups.apply(pod, limits).err().map(ResizeError::Cgroup);
         }
         if any && failed.is_none() {
             let message = resize::event_message(pod, "Pod resize completed", "");

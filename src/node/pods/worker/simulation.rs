@@ -31,6 +31,7 @@ use crate::machine::Machine;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::pod::{Pod, PodOrigin};
+use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
@@ -90,6 +91,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         ),
         caches,
         devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
+        resource_managers: Arc::new(ResourceManagers::inactive(&config.root_dir)),
         identity: NodeIdentity {
             config,
             machine: Machine::read(),

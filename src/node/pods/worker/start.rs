@@ -165,6 +165,8 @@ impl PodActions {
         let config =
             self.config_with_devices(pod, member, &images, restart_count, observed, volumes);
         let config = config.await.map_err(|e| fail(config_error(e)))?;
+        let cpus = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+        let cpus = cpus.map(|resources| resources.cpuset_cpus.clone()).unwrap_or_default();
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder)
             .map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
@@ -172,6 +174,7 @@ impl PodActions {
             |e| fail(WaitingReason { reason: "CreateContainerError", message: e.message }),
         )?;
         node.caches.container_owners.insert(&id, &pod.uid);
+        node.resource_managers.container_created(pod, member.name(), &id, cpus);
         let report = |reason: &str, message: &str| {
             node.api.events.container_event(pod, member, EventType::Normal, reason, message);
         };

@@ -360,6 +360,8 @@ impl Worker {
         if !self.release_claims(pod).await {
             return self.retry_later();
         }
+        // Before the final phase is reported, after which the scheduler uses the resources again.
+        self.node.resource_managers.release(&pod.uid).await;
         self.reporter.update(desired, &observed);
         self.node.api.objects.set_references(
             &pod.uid,

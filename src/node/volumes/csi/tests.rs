@@ -30,6 +30,7 @@ use crate::plugins::{self, PluginHandlers};
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::handle::DesiredPod;
 use crate::pods::pod::{Pod, PodOrigin};
+use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::volumes::{self, PodVolumes, VolumeError};
@@ -115,6 +116,7 @@ impl Fixture {
             ),
             caches,
             devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
+            resource_managers: Arc::new(ResourceManagers::inactive(&config.root_dir)),
             identity: NodeIdentity {
                 config,
                 machine: Machine::read(),

@@ -1,4 +1,4 @@
-//! Allocates the devices of a pod before anything of it is created.
+//! Allocates the devices, CPUs and memory of a pod before anything of it is created.
 
 use std::sync::Arc;
 
@@ -10,30 +10,34 @@ use crate::pods::handle::pod_must_end;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
-use crate::pods::rejection::{self, UNEXPECTED_ADMISSION_ERROR as REASON};
+use crate::pods::rejection;
 use crate::status::pod::PodFailure;
 
 impl Worker {
-    /// Allocates the devices of a pod that is about to start, once. A pod of which a container runs
-    /// was admitted by an earlier process and keeps its devices. Returns the next step if the pod
-    /// cannot start now: it got no devices and fails, or it has to end.
+    /// Allocates the resources of a pod that is about to start, once. A pod of which a container
+    /// runs was admitted by an earlier process and keeps what it has. Returns the next step if the
+    /// pod cannot start now: it got no resources and fails, or it has to end.
     ///
     /// A pod that has not begun is admitted by the other rules before, while upstream allocates
     /// first. Workers do this, so that a plugin that does not answer delays no other pod.
-    pub(super) async fn admit_devices(
+    pub(super) async fn admit_resources(
         &mut self,
         pod: &Arc<Pod>,
         next: &Plan,
         observed: &ObservedPod,
     ) -> Option<Step> {
         let starts = next.create_sandbox.is_some() || !next.start.is_empty();
-        if self.has_devices || !has_extended_limits(pod) {
+        if self.has_resources {
             return None;
         }
-        let devices = Arc::clone(&self.node.devices);
+        let (devices, managers) =
+            (Arc::clone(&self.node.devices), Arc::clone(&self.node.resource_managers));
         if observed.any_running() {
-            devices.follow_health(pod, &self.wake);
-            self.has_devices = true;
+            if has_extended_limits(pod) {
+                devices.follow_health(pod, &self.wake);
+            }
+            managers.adopt(pod).await;
+            self.has_resources = true;
             return None;
         }
         if !starts {
@@ -43,23 +47,23 @@ impl Worker {
         let admission = async {
             tokio::select! {
                 biased;
-                outcome = devices.admit(pod, &wake) => Some(outcome),
+                outcome = managers.admit(&devices, pod, &wake) => Some(outcome),
                 () = pod_must_end(&mut desired) => None,
             }
         };
         match self.reporter.report_while(admission).await {
             None => Some(Step::Now),
             Some(Ok(())) => {
-                self.has_devices = true;
+                self.has_resources = true;
                 None
             }
             Some(Err(error)) => {
-                let message = format!("Allocate failed due to {error}, which is unexpected");
+                let rejection::Rejection { reason, message } = error.rejection();
                 let recorder = &self.node.api.events;
-                recorder.pod_event(pod, EventType::Warning, REASON, message.clone());
-                rejection::count(REASON);
+                recorder.pod_event(pod, EventType::Warning, &reason, message.clone());
+                rejection::count(&reason);
                 self.reporter.failure = Some(PodFailure {
-                    reason: REASON.to_owned(),
+                    reason,
                     message: format!("Pod was rejected: {message}"),
                     grace: None,
                     disruption: false,

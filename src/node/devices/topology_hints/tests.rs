@@ -1,0 +1,1 @@
+//! Cases of upstream's `topology_hints_test.go`.

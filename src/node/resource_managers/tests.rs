@@ -1,0 +1,1 @@
+//! The managers with their state files.
