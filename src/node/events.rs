@@ -56,7 +56,7 @@
 //! | `ResizeCompleted` | `RESIZE_COMPLETED` |
 //! | `ResizeDeferred` | `RESIZE_DEFERRED` |
 //! | `ResizeError` | `RESIZE_ERROR` |
-//! | `ResizeInfeasible` | this node has no swap or static CPU or memory policies |
+//! | `ResizeInfeasible` | `RESIZE_INFEASIBLE` |
 //! | `ResizeStarted` | `RESIZE_STARTED` |
 //! | `SandboxChanged` | `SANDBOX_CHANGED` |
 //! | `Shutdown` | `SHUTDOWN` |
@@ -150,6 +150,8 @@ pub(crate) const RESIZE_COMPLETED: &str = "ResizeCompleted";
 pub(crate) const RESIZE_DEFERRED: &str = "ResizeDeferred";
 /// The runtime or the kernel rejected new resources.
 pub(crate) const RESIZE_ERROR: &str = "ResizeError";
+/// The policies of the node do not allow the new resources of a pod.
+pub(crate) const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
 /// New resources of a pod are being applied.
 pub(crate) const RESIZE_STARTED: &str = "ResizeStarted";
 /// A sandbox is replaced.

@@ -15,9 +15,11 @@ pub(crate) mod cpu_set;
 pub(crate) mod cpu_sets;
 mod cpu_topology;
 mod machine_topology;
+mod memory;
 pub(crate) mod metrics;
 pub(crate) mod numa_mask;
 mod pod_resources;
+mod resize;
 #[cfg(test)]
 mod tests;
 pub(crate) mod topology;
@@ -35,18 +37,25 @@ use crate::config::Config;
 use crate::pods::pod::{Pod, PodContainer};
 
 use checkpoint::{CheckpointError, RestoreError};
-use config::{CpuPolicy, ResourceManagersConfig};
+use config::{CpuPolicy, MemoryPolicy, ResourceManagersConfig};
 use cpu::checkpoint::CpuState;
 use cpu::{CpuManager, CpuManagerError};
+use cpu_set::CpuSet;
 use machine_topology::{MachineTopology, TopologyError};
+use memory::MemoryManager;
+use memory::checkpoint::MemoryState;
+use memory::machine_state::MachineState;
 use numa_mask::NumaMask;
 use topology::config::TopologyPolicy;
 use topology::hints::{HintMerger, NumaDistances};
 
 pub(crate) use admission::device_nodes;
+pub(crate) use resize::InfeasibleResize;
 
 /// State file of the CPU manager, below the kubelet's root directory.
 const CPU_STATE: &str = "cpu_manager_state";
+/// State file of the memory manager.
+const MEMORY_STATE: &str = "memory_manager_state";
 
 /// Why the managers cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +63,14 @@ pub enum ResourceManagersError {
     /// The CPUs or NUMA nodes of the machine are not known.
     #[error("cannot read the topology of this machine: {0}")]
     Topology(String),
+    /// CPUs that are reserved are not there.
+    #[error("reserved-cpus: {reserved} is not a subset of online-cpus: {online}")]
+    ReservedCpus {
+        /// The configured CPUs.
+        reserved: CpuSet,
+        /// The CPUs of the machine.
+        online: CpuSet,
+    },
     /// The topology manager refuses the machine.
     #[error("{0}")]
     TopologyManager(String),
@@ -72,7 +89,7 @@ pub(crate) struct ResourceManagers {
     /// `None` with the topology policy `none`.
     aligner: Option<Aligner>,
     guarded: Mutex<Guarded>,
-    /// The CPU state as last written or read; the lock orders the writes.
+    /// The states as last written or read; the lock orders the writes.
     written: Mutex<WrittenStates>,
     /// Wakes the task that updates containers.
     cpu_sets_changed: Notify,
@@ -96,6 +113,8 @@ struct Aligner {
 struct Guarded {
     /// `None` with the policy `none`.
     cpu: Option<CpuManager>,
+    /// `None` with the policy `None`.
+    memory: Option<MemoryManager>,
     /// The NUMA nodes on which containers get resources, by uid of the pod and name.
     affinities: HashMap<String, HashMap<String, NumaMask>>,
     /// The CPUs that the runtime was told for a container, by its id.
@@ -106,6 +125,7 @@ struct Guarded {
 #[derive(Debug, Default)]
 struct WrittenStates {
     cpu: Option<CpuState>,
+    memory: Option<MemoryState>,
 }
 
 /// The CPUs and NUMA nodes of a container, in the kernel's list format; empty for all.
@@ -158,13 +178,16 @@ impl ResourceManagers {
     fn open(config: &Config, sys: &Path) -> Result<Self, ResourceManagersError> {
         let managers = &config.resource_managers;
         let mut out = Self::inactive(&config.root_dir);
-        if managers.is_active() {
+        if managers.needs_topology() {
             let machine = MachineTopology::read(sys)
                 .map_err(|e: TopologyError| ResourceManagersError::Topology(e.to_string()))?;
+            check_reserved(managers.reserved_cpus.as_ref(), &machine)?;
             out.aligner = aligner(managers, &machine)?;
             out.open_cpu(config, &machine)?;
+            out.open_memory(config, &machine)?;
         } else {
             out.read_cpu_state("none").map_err(cpu_error)?;
+            out.read_memory_state("None").map_err(memory_error)?;
         }
         Ok(out)
     }
@@ -200,10 +223,42 @@ impl ResourceManagers {
         read().map_err(|source| RestoreError { manager: "CPU", path: path.clone(), source })
     }
 
+    /// Creates the memory manager, if the policy is `Static`, with the state of the file.
+    fn open_memory(
+        &mut self,
+        config: &Config,
+        machine: &MachineTopology,
+    ) -> Result<(), ResourceManagersError> {
+        let MemoryPolicy::Static(reserved) = &config.resource_managers.memory else {
+            return self.read_memory_state("None").map(drop).map_err(memory_error);
+        };
+        let total =
+            machine.nodes.values().fold(0, |sum: u64, node| sum.saturating_add(node.memory));
+        let total = i64::try_from(total).unwrap_or(i64::MAX);
+        let eviction = config.eviction.memory.map_or(0, |least| least.of(total));
+        let of_node = config.reserved_quantity("memory").map_or(0, |amount| amount.value());
+        reserved.check(machine, of_node.saturating_add(eviction)).map_err(memory_error)?;
+        let state = self.read_memory_state(memory::STATIC).map_err(memory_error)?;
+        let unused = MachineState::unused(machine, reserved);
+        let memory = MemoryManager::new(unused, state.clone()).map_err(memory_error)?;
+        self.written.get_mut().memory = state;
+        self.guarded.get_mut().memory = Some(memory);
+        self.write().map_err(memory_error)
+    }
+
+    /// Reads the state file of the memory manager, by the rules of [`Self::read_cpu_state`].
+    fn read_memory_state(&self, policy: &'static str) -> Result<Option<MemoryState>, RestoreError> {
+        let path = self.directory.join(MEMORY_STATE);
+        let read = || -> Result<Option<MemoryState>, CheckpointError> {
+            checkpoint::read(&path)?.map(|text| MemoryState::parse(&text, policy)).transpose()
+        };
+        read().map_err(|source| RestoreError { manager: "memory", path: path.clone(), source })
+    }
+
     /// Whether any manager acts on pods.
     pub(crate) fn is_active(&self) -> bool {
         let guarded = self.guarded.lock();
-        self.aligner.is_some() || guarded.cpu.is_some()
+        self.aligner.is_some() || guarded.cpu.is_some() || guarded.memory.is_some()
     }
 
     /// Whether containers may have CPUs of their own, so that those of others may change.
@@ -214,11 +269,12 @@ impl ResourceManagers {
     /// The CPUs and NUMA nodes of a container that is about to be created.
     pub(crate) fn container_cpus(&self, pod: &Pod, member: &PodContainer) -> ContainerCpus {
         let guarded = self.guarded.lock();
-        let Some(cpu) = &guarded.cpu else { return ContainerCpus::default() };
+        let (uid, name) = (&pod.uid, member.name());
+        let (cpu, memory) = (guarded.cpu.as_ref(), guarded.memory.as_ref());
         ContainerCpus {
-            cpus: cpu.cpus(&pod.uid, member.name()).to_string(),
-            memory_nodes: String::new(),
-            is_exclusive: cpu.exclusive(&pod.uid, member.name()).is_some(),
+            cpus: cpu.map(|cpu| cpu.cpus(uid, name).to_string()).unwrap_or_default(),
+            memory_nodes: memory.map(|memory| memory.nodes(uid, name)).unwrap_or_default(),
+            is_exclusive: cpu.is_some_and(|cpu| cpu.exclusive(uid, name).is_some()),
         }
     }
 
@@ -229,9 +285,23 @@ impl ResourceManagers {
         sets.is_some_and(|sets| !sets.is_empty())
     }
 
-    /// Records the CPUs with which a container was created. They may have changed since: the
-    /// container is updated then.
-    pub(crate) fn container_created(&self, pod: &Pod, name: &str, id: &str, cpus: String) {
+    /// Records the CPUs with which a container was created, before it starts. They may have changed
+    /// since: the container is updated then. The memory of init containers that have ended is
+    /// released.
+    pub(crate) async fn container_created(
+        self: &Arc<Self>,
+        pod: &Pod,
+        name: &str,
+        id: &str,
+        cpus: String,
+    ) {
+        let is_changed = {
+            let mut guarded = self.guarded.lock();
+            guarded.memory.as_mut().is_some_and(|memory| memory.begin_container(pod, name))
+        };
+        if is_changed {
+            self.save().await;
+        }
         let mut guarded = self.guarded.lock();
         let Some(cpu) = &guarded.cpu else { return };
         if cpu.cpus(&pod.uid, name).to_string() != cpus {
@@ -261,7 +331,9 @@ impl ResourceManagers {
         let is_changed = {
             let mut guarded = self.guarded.lock();
             guarded.affinities.retain(|uid, _| exists(uid));
-            guarded.cpu.as_mut().is_some_and(|cpu| cpu.retain_pods(&exists))
+            let cpu = guarded.cpu.as_mut().is_some_and(|cpu| cpu.retain_pods(&exists));
+            let memory = guarded.memory.as_mut().is_some_and(|m| m.retain_pods(&exists));
+            cpu | memory
         };
         if is_changed {
             self.cpu_sets_changed.notify_one();
@@ -281,18 +353,43 @@ impl ResourceManagers {
 
     fn write(&self) -> io::Result<()> {
         let mut written = self.written.lock();
-        let cpu = self.guarded.lock().cpu.as_ref().map(|cpu| cpu.state.clone());
+        let (cpu, memory) = {
+            let guarded = self.guarded.lock();
+            let cpu = guarded.cpu.as_ref().map(|cpu| cpu.state.clone());
+            (cpu, guarded.memory.as_ref().map(|memory| memory.state.clone()))
+        };
         if let Some(state) = cpu.filter(|state| written.cpu.as_ref() != Some(state)) {
             let text = state.to_json(cpu::STATIC)?;
             base::fs::write_atomic(&self.directory.join(CPU_STATE), &text, 0o600)?;
             written.cpu = Some(state);
         }
+        if let Some(state) = memory.filter(|state| written.memory.as_ref() != Some(state)) {
+            let text = state.to_json(memory::STATIC)?;
+            base::fs::write_atomic(&self.directory.join(MEMORY_STATE), &text, 0o600)?;
+            written.memory = Some(state);
+        }
         Ok(())
+    }
+}
+
+/// Refuses reserved CPUs that are not online.
+fn check_reserved(
+    reserved: Option<&CpuSet>,
+    machine: &MachineTopology,
+) -> Result<(), ResourceManagersError> {
+    let online = machine.cpus.details.cpus();
+    match reserved.filter(|set| !set.is_subset(&online)) {
+        Some(set) => Err(ResourceManagersError::ReservedCpus { reserved: set.clone(), online }),
+        None => Ok(()),
     }
 }
 
 fn cpu_error(error: impl std::fmt::Display) -> ResourceManagersError {
     ResourceManagersError::Cpu(error.to_string())
+}
+
+fn memory_error(error: impl std::fmt::Display) -> ResourceManagersError {
+    ResourceManagersError::Memory(error.to_string())
 }
 
 /// Creates the topology manager unless its policy is `none`.

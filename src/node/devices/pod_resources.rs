@@ -26,6 +26,7 @@ use crate::context::Node;
 use crate::dynamic_resources::DynamicResources;
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::table::PodTable;
+use crate::resource_managers::ResourceManagers;
 
 use rate_limit::TokenBucket;
 
@@ -58,7 +59,8 @@ pub(crate) fn serve(node: &Arc<Node>, table: PodTable) -> io::Result<()> {
     let directory = node.identity.config.root_dir.join(DIRECTORY);
     let listener = bind(&directory)?;
     let claims = Arc::clone(&node.dynamic_resources) as Arc<dyn ContainerClaims>;
-    let service = PodResourcesService { devices: Arc::clone(&node.devices), claims, table };
+    let (devices, managers) = (Arc::clone(&node.devices), Arc::clone(&node.resource_managers));
+    let service = PodResourcesService { devices, managers, claims, table };
     let serve = unix_server::serve(
         listener,
         routes(service),
@@ -127,12 +129,13 @@ impl ContainerClaims for DynamicResources {
 #[derive(Debug)]
 struct PodResourcesService {
     devices: Arc<DeviceManager>,
+    managers: Arc<ResourceManagers>,
     claims: Arc<dyn ContainerClaims>,
     table: PodTable,
 }
 
 impl PodResourcesService {
-    /// The devices of the containers of a pod that `is_listed` accepts.
+    /// The devices, CPUs and memory of the containers of a pod that `is_listed` accepts.
     fn of_pod(
         &self,
         pod: &Pod,
@@ -143,6 +146,8 @@ impl PodResourcesService {
             name: member.name().to_owned(),
             devices: self.devices.container_devices(&pod.uid, member.name()),
             dynamic_resources: self.claims.of_container(pod, member),
+            cpu_ids: self.managers.exclusive_cpus(&pod.uid, member.name()),
+            memory: self.managers.container_memory(&pod.uid, member.name()),
             ..podresources::ContainerResources::default()
         });
         podresources::PodResources {
@@ -163,8 +168,10 @@ impl PodResourcesService {
         let is_main = |role| role == ContainerRole::Main;
         let mut listed: Vec<_> = pods.iter().map(|pod| self.of_pod(pod, is_main)).collect();
         for container in listed.iter_mut().flat_map(|pod| &mut pod.containers) {
-            // The older version has neither.
-            container.dynamic_resources = Vec::new();
+            // The older version has names and devices alone.
+            container.dynamic_resources.clear();
+            container.cpu_ids.clear();
+            container.memory.clear();
             container.devices.iter_mut().for_each(|device| device.topology = None);
         }
         listed
@@ -193,7 +200,7 @@ impl PodResourcesLister for PodResourcesService {
         Ok(Response::new(podresources::ListPodResourcesResponse { pod_resources }))
     }
 
-    /// CPUs and memory are those that managers allocate exclusively: none.
+    /// CPUs and memory are those that the managers can allocate exclusively.
     async fn get_allocatable_resources(
         &self,
         _request: Request<podresources::AllocatableResourcesRequest>,
@@ -201,7 +208,11 @@ impl PodResourcesLister for PodResourcesService {
         metrics::REQUESTS.inc(&[V1]);
         metrics::ALLOCATABLE.inc(&[V1]);
         let devices = self.devices.allocatable_devices();
-        let response = podresources::AllocatableResourcesResponse { devices, ..Default::default() };
+        let response = podresources::AllocatableResourcesResponse {
+            devices,
+            cpu_ids: self.managers.allocatable_cpus(),
+            memory: self.managers.allocatable_memory(),
+        };
         Ok(Response::new(response))
     }
 

@@ -10,14 +10,27 @@ use sorting::CollectOrdered as _;
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
+use crate::resource_managers::InfeasibleResize;
 
-/// A deferred resize.
+/// A resize that the node does not do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeferredResize {
-    /// Message of the condition `PodResizePending`, whose reason is then `Deferred`.
+    /// Why no other resources make it possible.
+    pub(crate) infeasible: Option<InfeasibleResize>,
+    /// Message of the condition `PodResizePending`.
     pub(crate) message: String,
     /// The reason with which a new pod would be rejected, such as `OutOfcpu`.
     pub(crate) reason: String,
+}
+
+/// Reason of the condition for a resize that stays impossible (`PodReasonInfeasible`).
+const INFEASIBLE: &str = "Infeasible";
+
+impl DeferredResize {
+    /// Reason of the condition `PodResizePending`.
+    pub(crate) fn condition_reason(&self) -> &'static str {
+        if self.infeasible.is_some() { INFEASIBLE } else { "Deferred" }
+    }
 }
 
 /// Formats the message of a resize event, like upstream's `podResizeMessage`: resources of the
@@ -128,25 +141,34 @@ pub(crate) fn with_allocated_resources(pod: &Pod) -> Pod {
 }
 
 /// Allocates resources: returns the pod with its new resources if they fit besides those of
-/// `others`, else with its current ones.
+/// `others` and the resize is not `infeasible`, else with its current ones.
 pub(crate) fn allocate(
     current: &Pod,
     wanted: Arc<Pod>,
     others: impl FnOnce() -> Vec<Arc<Pod>>,
     allocatable: &BTreeMap<String, Quantity>,
+    infeasible: Option<InfeasibleResize>,
 ) -> (Arc<Pod>, Option<DeferredResize>) {
     if resources(current) == resources(&wanted) {
         return (wanted, None);
     }
-    match capacity::insufficient_resource(&wanted, &others(), allocatable) {
-        None => (wanted, None),
-        Some(Rejection { reason, message }) => {
-            let kept = resources(current);
-            let pod = with_resources(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
-            let message = message.trim_start_matches("Pod was rejected: ").to_owned();
-            (Arc::new(pod), Some(DeferredResize { message, reason }))
-        }
-    }
+    let deferred = match infeasible {
+        Some(why) => DeferredResize {
+            infeasible,
+            message: why.message().to_owned(),
+            reason: INFEASIBLE.to_owned(),
+        },
+        None => match capacity::insufficient_resource(&wanted, &others(), allocatable) {
+            None => return (wanted, None),
+            Some(Rejection { reason, message }) => {
+                let message = message.trim_start_matches("Pod was rejected: ").to_owned();
+                DeferredResize { infeasible, message, reason }
+            }
+        },
+    };
+    let kept = resources(current);
+    let pod = with_resources(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
+    (Arc::new(pod), Some(deferred))
 }
 
 /// Whether a resize of a resource restarts the container.
@@ -182,15 +204,27 @@ mod tests {
             Arc::new(asking("1")),
             || vec![Arc::clone(&other)],
             &allocatable,
+            None,
         );
         assert_eq!((cpu(&allocated).as_str(), deferred), ("1", None));
-        let (kept, deferred) =
-            allocate(&asking("500m"), Arc::new(asking("1500m")), || vec![other], &allocatable);
+        let (kept, deferred) = allocate(
+            &asking("500m"),
+            Arc::new(asking("1500m")),
+            || vec![other],
+            &allocatable,
+            None,
+        );
         assert_eq!(cpu(&kept), "500m");
         let message =
             "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000";
         let deferred = deferred.unwrap();
         assert_eq!((deferred.message.as_str(), deferred.reason.as_str()), (message, "OutOfcpu"));
+        assert_eq!(deferred.condition_reason(), "Deferred");
+        let why = Some(InfeasibleResize::Cpu);
+        let (current, wanted) = (asking("500m"), Arc::new(asking("1")));
+        let (kept, infeasible) = allocate(&current, wanted, Vec::new, &allocatable, why);
+        assert_eq!(cpu(&kept), "500m");
+        assert_eq!(infeasible.unwrap().condition_reason(), "Infeasible");
     }
 
     /// The format of upstream's `TestPodResizeCompletedMsg` and similar tests.

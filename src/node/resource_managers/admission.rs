@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::cpu::CpuAllocationError;
+use super::memory::MemoryAllocationError;
 use super::numa_mask::NumaMask;
 use super::topology::config::{TopologyPolicy, TopologyScope};
 use super::topology::hints::{ProviderHints, TopologyHint};
@@ -22,6 +23,8 @@ pub(crate) enum AdmissionError {
     Device(#[from] AllocationError),
     #[error(transparent)]
     Cpu(#[from] CpuAllocationError),
+    #[error(transparent)]
+    Memory(#[from] MemoryAllocationError),
     #[error("Resources cannot be allocated with Topology locality")]
     Topology,
 }
@@ -34,7 +37,7 @@ impl AdmissionError {
             Self::Cpu(
                 CpuAllocationError::PartOfCore { .. } | CpuAllocationError::FewCores { .. },
             ) => "SMTAlignmentError",
-            Self::Device(_) | Self::Cpu(_) => {
+            Self::Device(_) | Self::Cpu(_) | Self::Memory(_) => {
                 let message = format!("Allocate failed due to {self}, which is unexpected");
                 return Rejection::new(UNEXPECTED_ADMISSION_ERROR, message);
             }
@@ -42,6 +45,9 @@ impl AdmissionError {
         Rejection::new(reason, self.to_string())
     }
 }
+
+/// What containers have without a topology manager.
+const NO_HINT: TopologyHint = TopologyHint { mask: None, preferred: false };
 
 /// The containers that get resources, in the order of their start.
 fn members(pod: &Pod) -> impl Iterator<Item = &PodContainer> {
@@ -81,11 +87,12 @@ impl ResourceManagers {
         pod: &Pod,
         wake: &Arc<Notify>,
     ) -> Result<(), AdmissionError> {
-        let is_settled = *self.settled.borrow();
+        let may_wait = !*self.settled.borrow();
         let outcome = self.admit_once(devices, pod, wake).await;
-        if is_settled || !matches!(outcome, Err(AdmissionError::Cpu(_) | AdmissionError::Topology))
-        {
-            return outcome;
+        match outcome {
+            Err(AdmissionError::Device(_)) => return outcome,
+            Err(_) if may_wait => {}
+            outcome => return outcome,
         }
         // The sender is a part of this.
         let _ = self.settled.subscribe().wait_for(|is_settled| *is_settled).await;
@@ -134,11 +141,13 @@ impl ResourceManagers {
             let pod = &pod.key;
             tracing::warn!(%pod, %error, "a pod that runs gets no resources of its own");
         }
+        // The process before may have ended between a change and the update of the runtime.
+        self.cpu_sets_changed.notify_one();
     }
 
     /// Allocates CPUs and memory without regard to NUMA nodes.
     async fn allocate_unaligned(self: &Arc<Self>, pod: &Pod) -> Result<(), AdmissionError> {
-        let outcome = members(pod).try_for_each(|member| self.allocate(pod, member, None));
+        let outcome = members(pod).try_for_each(|member| self.allocate(pod, member, NO_HINT));
         self.finish_allocation().await;
         outcome
     }
@@ -163,7 +172,7 @@ impl ResourceManagers {
             let nodes = hint.mask.map(device_nodes);
             has_new_devices |=
                 devices.allocate_container(pod, member, Recorded::Verify, nodes.as_ref()).await?;
-            self.allocate(pod, member, hint.mask)?;
+            self.allocate(pod, member, hint)?;
             if of_pod.is_none() && aligner.merger.policy == TopologyPolicy::SingleNumaNode {
                 metrics::ALIGNED.inc(metrics::NODE_OF_CONTAINER);
             }
@@ -186,7 +195,8 @@ impl ResourceManagers {
         member: Option<&PodContainer>,
     ) -> Result<TopologyHint, AdmissionError> {
         let of_devices = devices.topology_hints(pod, member, &aligner.nodes);
-        let providers = [of_devices, self.cpu_hints(pod, member)];
+        let [of_cpu, of_memory] = self.own_hints(pod, member);
+        let providers = [of_devices, of_cpu, of_memory];
         let (hint, admits) = aligner.merger.merge(&providers);
         if admits {
             return Ok(hint);
@@ -199,13 +209,20 @@ impl ResourceManagers {
         Err(AdmissionError::Topology)
     }
 
-    fn cpu_hints(&self, pod: &Pod, member: Option<&PodContainer>) -> ProviderHints {
+    /// The hints of the CPU and of the memory manager.
+    fn own_hints(&self, pod: &Pod, member: Option<&PodContainer>) -> [ProviderHints; 2] {
         let guarded = self.guarded.lock();
-        match (&guarded.cpu, member) {
+        let cpu = match (&guarded.cpu, member) {
             (None, _) => ProviderHints::new(),
             (Some(cpu), Some(member)) => cpu.hints(pod, member),
             (Some(cpu), None) => cpu.pod_hints(pod),
-        }
+        };
+        let memory = match (&guarded.memory, member) {
+            (None, _) => ProviderHints::new(),
+            (Some(memory), Some(member)) => memory.hints(pod, member),
+            (Some(memory), None) => memory.pod_hints(pod),
+        };
+        [cpu, memory]
     }
 
     fn set_affinity(&self, pod: &Pod, member: &PodContainer, mask: Option<NumaMask>) {
@@ -226,13 +243,16 @@ impl ResourceManagers {
         &self,
         pod: &Pod,
         member: &PodContainer,
-        affinity: Option<NumaMask>,
+        hint: TopologyHint,
     ) -> Result<(), AdmissionError> {
         let mut guarded = self.guarded.lock();
         if let Some(cpu) = &mut guarded.cpu
-            && cpu.allocate(pod, member, affinity)?
+            && cpu.allocate(pod, member, hint.mask)?
         {
             self.cpu_sets_changed.notify_one();
+        }
+        if let Some(memory) = &mut guarded.memory {
+            memory.allocate(pod, member, hint)?;
         }
         Ok(())
     }

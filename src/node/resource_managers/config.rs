@@ -3,6 +3,7 @@
 use super::cpu_set::CpuSet;
 
 pub use super::cpu::options::{CpuPolicyOptions, InvalidCpuOptions};
+pub use super::memory::reservation::{InvalidReservedMemory, ReservedMemory};
 pub use super::topology::config::{
     InvalidTopologyConfig, TopologyOptions, TopologyPolicy, TopologyScope,
 };
@@ -17,6 +18,16 @@ pub enum CpuPolicy {
     Static(CpuPolicyOptions),
 }
 
+/// `memoryManagerPolicy`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MemoryPolicy {
+    /// Containers use the memory of all NUMA nodes.
+    #[default]
+    None,
+    /// Memory of Guaranteed pods comes from certain NUMA nodes. Has `reservedMemory`.
+    Static(ReservedMemory),
+}
+
 /// Configuration of the CPU, memory and topology managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceManagersConfig {
@@ -24,6 +35,8 @@ pub struct ResourceManagersConfig {
     pub cpu: CpuPolicy,
     /// `reservedSystemCPUs`: CPUs that are never exclusive; `None` for the first ones.
     pub reserved_cpus: Option<CpuSet>,
+    /// Policy of the memory manager.
+    pub memory: MemoryPolicy,
     /// Policy of the topology manager.
     pub topology: TopologyPolicy,
     /// Scope of the topology manager.
@@ -33,8 +46,11 @@ pub struct ResourceManagersConfig {
 }
 
 impl ResourceManagersConfig {
-    /// Whether any manager has another policy than `none`.
-    pub(crate) fn is_active(&self) -> bool {
-        self.cpu != CpuPolicy::None || self.topology != TopologyPolicy::None
+    /// Whether any manager has another policy than `none`, or CPUs of the machine are named.
+    pub(crate) fn needs_topology(&self) -> bool {
+        self.reserved_cpus.is_some()
+            || self.cpu != CpuPolicy::None
+            || self.memory != MemoryPolicy::None
+            || self.topology != TopologyPolicy::None
     }
 }

@@ -36,8 +36,6 @@ pub(crate) enum CpuManagerError {
          greater than zero"
     )]
     ZeroReserved,
-    #[error("reserved-cpus: {reserved} is not a subset of online-cpus: {online}")]
-    ReservedOffline { reserved: CpuSet, online: CpuSet },
     #[error(
         "new static policy error: [cpumanager] unable to reserve the required amount of CPUs \
          (size of {reserved} did not equal {count})"
@@ -50,7 +48,10 @@ pub(crate) enum CpuManagerError {
     Reserve { count: usize, source: AssignmentError },
     #[error("default cpuset cannot be empty")]
     EmptyDefault,
-    #[error("not all reserved cpus: {:?} are present in defaultCpuSet: {:?}", .0.to_string(), .1.to_string())]
+    #[error(
+        "not all reserved cpus: {:?} are present in defaultCpuSet: {:?}",
+        .0.to_string(), .1.to_string()
+    )]
     ReservedMissing(CpuSet, CpuSet),
     #[error(
         "some of strictly reserved cpus: {:?} are present in defaultCpuSet: {:?}",
@@ -79,8 +80,8 @@ pub(crate) enum CpuAllocationError {
     )]
     PartOfCore { requested: usize, per_core: usize },
     #[error(
-        "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, \
-         requested CPUs = {requested}, CPUs per core = {per_core}"
+        "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = \
+         {available}, requested CPUs = {requested}, CPUs per core = {per_core}"
     )]
     FewCores { available: usize, requested: usize, per_core: usize },
 }
@@ -125,10 +126,6 @@ impl CpuManager {
             state: CpuState::default(),
         };
         out.reserved = match reserved {
-            Some(set) if !set.is_subset(&online) => {
-                let reserved = set.clone();
-                return Err(CpuManagerError::ReservedOffline { reserved, online });
-            }
             Some(set) => set.clone(),
             None => out
                 .take(&online, count)

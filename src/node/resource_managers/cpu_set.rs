@@ -75,10 +75,6 @@ impl CpuSet {
         self.0.contains(&id)
     }
 
-    pub(crate) fn insert(&mut self, id: usize) {
-        self.0.insert(id);
-    }
-
     /// The CPUs in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()

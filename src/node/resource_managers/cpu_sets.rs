@@ -15,15 +15,23 @@ use crate::pods::table::PodTable;
 
 /// A container whose CPUs differ from those that the runtime was told.
 #[derive(Debug, PartialEq, Eq)]
-struct CpuSetUpdate {
+pub(super) struct CpuSetUpdate {
     id: String,
     cpus: String,
+}
+
+#[cfg(test)]
+impl CpuSetUpdate {
+    /// Id of the container and its CPUs.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        (&self.id, &self.cpus)
+    }
 }
 
 impl ResourceManagers {
     /// The updates that bring the containers of the runtime to their CPUs. `is_known` accepts the
     /// uids of pods of this node.
-    fn pending_updates(
+    pub(super) fn pending_updates(
         &self,
         containers: &[cri::Container],
         is_known: impl Fn(&str) -> bool,

@@ -136,8 +136,8 @@ pub(crate) mod tests {
         })
     }
 
-    /// Two nodes with two sockets each: core `i` has the CPUs `i` and `i + 40`, socket `s` the cores
-    /// from `10s`.
+    /// Two nodes with two sockets each: core `i` has the CPUs `i` and `i + 40`, socket `s` the
+    /// cores from `10s`.
     pub(crate) fn four_sockets_80() -> CpuTopology {
         topology(80, |cpu| {
             let core = cpu % 40;

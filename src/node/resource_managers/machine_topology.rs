@@ -1,5 +1,5 @@
-//! NUMA nodes of the machine with their CPUs, memory and distances, from `/sys`. The rules are those
-//! of cadvisor (`utils/sysinfo`) and of the kubelet's discovery of CPUs.
+//! NUMA nodes of the machine with their CPUs, memory and distances, from `/sys`. The rules are
+//! those of cadvisor (`utils/sysinfo`) and of the kubelet's discovery of CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

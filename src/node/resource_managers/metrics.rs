@@ -91,6 +91,13 @@ pub(super) static ADMISSION_DURATION: Family = Family::histogram(
     &exponential::<15>(0.05, 2.0),
 );
 
+/// Resizes that the policies do not allow.
+pub(super) static INFEASIBLE_RESIZES: Family = Family::counter(
+    "kubelet_pod_infeasible_resizes_total",
+    "[ALPHA] Number of infeasible resizes for pods.",
+    &["reason_detail"],
+);
+
 /// Renders all families in the text format.
 pub(crate) fn render() -> String {
     let mut out = String::new();
@@ -104,6 +111,7 @@ pub(crate) fn render() -> String {
         &SHARED_POOL,
         &MEMORY_ERRORS,
         &MEMORY_REQUESTS,
+        &INFEASIBLE_RESIZES,
         &ADMISSION_DURATION,
         &ADMISSION_ERRORS,
         &ADMISSIONS,

@@ -62,8 +62,12 @@ fn served(root: &Path) -> (PodResourcesListerClient<tonic::transport::Channel>, 
         handle("ended", Some("Succeeded"), &main),
     ]);
     let listener = bind(&root.join(DIRECTORY)).unwrap();
-    let service =
-        PodResourcesService { devices: Arc::new(manager), claims: Arc::new(ClaimOfMain), table };
+    let service = PodResourcesService {
+        devices: Arc::new(manager),
+        managers: Arc::new(ResourceManagers::inactive(root)),
+        claims: Arc::new(ClaimOfMain),
+        table,
+    };
     let serve = unix_server::serve(listener, routes(service), "test", 4, tasks.clone());
     tasks.spawn(Kind::Request, "test", serve);
     let channel = channel(&root.join(DIRECTORY).join(SOCKET));

@@ -125,12 +125,14 @@ impl PodManager {
             if handle.desired.borrow().resize.as_ref() != Some(deferred) {
                 let prefix = format!("Pod resize {}", deferred.reason);
                 let message = resize::event_message(pod, &prefix, &deferred.message);
-                self.node.api.events.pod_event(
-                    pod,
-                    EventType::Warning,
-                    events::RESIZE_DEFERRED,
-                    message,
-                );
+                let reason = match deferred.infeasible {
+                    Some(why) => {
+                        why.count();
+                        events::RESIZE_INFEASIBLE
+                    }
+                    None => events::RESIZE_DEFERRED,
+                };
+                self.node.api.events.pod_event(pod, EventType::Warning, reason, message);
             }
         } else if resize::resources_differ(current, pod) {
             let message = resize::event_message(pod, "Pod resize started", "");
@@ -145,11 +147,13 @@ impl PodManager {
         wanted: Arc<Pod>,
     ) -> (Arc<Pod>, Option<resize::DeferredResize>) {
         let pod = Arc::clone(&wanted);
+        let infeasible = self.node.resource_managers.infeasible_resize(current, &wanted);
         resize::allocate(
             current,
             wanted,
             || self.other_active_pods(&pod),
             &self.node.caches.allocatable.load(),
+            infeasible,
         )
     }
 }

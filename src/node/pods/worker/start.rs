@@ -174,7 +174,7 @@ impl PodActions {
             |e| fail(WaitingReason { reason: "CreateContainerError", message: e.message }),
         )?;
         node.caches.container_owners.insert(&id, &pod.uid);
-        node.resource_managers.container_created(pod, member.name(), &id, cpus);
+        node.resource_managers.container_created(pod, member.name(), &id, cpus).await;
         let report = |reason: &str, message: &str| {
             node.api.events.container_event(pod, member, EventType::Normal, reason, message);
         };

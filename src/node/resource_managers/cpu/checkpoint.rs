@@ -183,9 +183,8 @@ mod tests {
     #[test]
     fn states_of_earlier_kubelets_are_read() {
         let static_ = |default: &str, entries: &str, checksum: u64| {
-            let text = format!(
-                r#"{{"policyName":"static","defaultCPUSet":"{default}",{entries}"checksum":{checksum}}}"#
-            );
+            let begin = format!(r#"{{"policyName":"static","defaultCPUSet":"{default}","#);
+            let text = format!(r#"{begin}{entries}"checksum":{checksum}}}"#);
             CpuState::parse(text.as_bytes(), "static")
         };
         let entries = r#""entries":{"pod":{"container1":"4-6","container2":"7-9"}},"#;

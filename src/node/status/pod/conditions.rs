@@ -59,7 +59,8 @@ pub(super) fn conditions(
     let [pending, in_progress] = condition_types::RESIZE;
     if let Some(deferred) = input.deferred {
         let message = deferred.message.clone();
-        let value = ConditionValue { status: true, reason: Some("Deferred"), message };
+        let reason = Some(deferred.condition_reason());
+        let value = ConditionValue { status: true, reason, message };
         out.push(condition(pod, input, pending, value));
     }
     if let Some(why) = input.resizing {

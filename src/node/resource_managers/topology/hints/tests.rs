@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Parses hints such as `{0}p {01} {}p`: a mask by its nodes, `{}` for no mask, and `p` if preferred.
+/// Parses hints such as `{0}p {01} {}p`: a mask by its nodes, `{}` for no mask, `p` if preferred.
 pub(crate) fn hints(text: &str) -> Vec<TopologyHint> {
     let hint = |part: &str| {
         let (nodes, preferred) = match part.strip_suffix('p') {
