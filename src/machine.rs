@@ -13,6 +13,7 @@ mod name;
 mod network_metrics;
 mod node_id;
 mod proxy_args;
+mod resource_manager_args;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};

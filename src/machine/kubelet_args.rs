@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
+use node::resource_manager_config::ResourceManagersConfig;
 use node::{EvictionThresholds, ImageVerification, ShutdownGracePeriod};
 
 use super::flags;
 use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
+use super::resource_manager_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
     CONFIG_FIELDS, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, RESTART_DELAY_MAX, SHUTDOWN,
@@ -27,6 +29,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Port of the kubelet's `/healthz` (`KubeletHealthzPort`).
 const HEALTHZ_PORT: u16 = 10248;
 
+/// Quantities by resource.
+type Amounts = BTreeMap<String, String>;
+
 /// The settings of the node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KubeletSettings {
@@ -37,6 +42,7 @@ pub(super) struct KubeletSettings {
     pub(super) allowed_sysctls: Vec<String>,
     pub(super) reserved: BTreeMap<String, String>,
     pub(super) kube_reserved: BTreeMap<String, String>,
+    pub(super) resource_managers: ResourceManagersConfig,
     pub(super) eviction: Option<EvictionThresholds>,
     pub(super) pressure_transition: Option<Duration>,
     pub(super) image_pulls_max: Option<usize>,
@@ -101,6 +107,7 @@ impl KubeletSettings {
         config.allowed_sysctls.clone_from(&self.allowed_sysctls);
         config.reserved.clone_from(&self.reserved);
         config.kube_reserved.clone_from(&self.kube_reserved);
+        config.resource_managers.clone_from(&self.resource_managers);
     }
 }
 
@@ -186,14 +193,16 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let (gc_high, gc_low) = image_thresholds(&arguments)?;
     let external_cloud = cloud_provider(&mut arguments)?;
     tls_version(&mut arguments)?;
+    let (reserved, kube_reserved, resource_managers) = reservations(&arguments)?;
     Ok(KubeletSettings {
         max_pods: arguments.number("max-pods", 1..=u32::MAX)?,
         pods_per_core: arguments.number("pods-per-core", 0..=u32::MAX)?,
         pod_pids_max: pids.filter(|pids| *pids > 0),
         seccomp_default: arguments.boolean("seccomp-default")?.unwrap_or_default(),
         allowed_sysctls: sysctls(&arguments)?,
-        reserved: reserved(&arguments, "system-reserved")?,
-        kube_reserved: reserved(&arguments, "kube-reserved")?,
+        reserved,
+        kube_reserved,
+        resource_managers,
         eviction: eviction.map_err(|error| arguments.invalid("eviction-hard", error))?,
         pressure_transition: arguments
             .duration("eviction-pressure-transition-period", Duration::ZERO)?,
@@ -222,6 +231,21 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         shutdown_grace: None,
         without_effect: arguments.without_effect,
     })
+}
+
+/// What is reserved, and the managers of the rest. CPUs that are reserved by number replace the
+/// amounts of CPU, as in the kubelet.
+fn reservations(
+    arguments: &Arguments,
+) -> Result<(Amounts, Amounts, ResourceManagersConfig), CommandError> {
+    let mut system = reserved(arguments, "system-reserved")?;
+    let mut kube = reserved(arguments, "kube-reserved")?;
+    let managers = resource_manager_args::parse(arguments)?;
+    if let Some(cpus) = &managers.reserved_cpus {
+        system.insert("cpu".to_owned(), cpus.len().to_string());
+        kube.remove("cpu");
+    }
+    Ok((system, kube, managers))
 }
 
 /// The address of `/healthz`; port 0 disables it.
@@ -452,7 +476,9 @@ mod tests {
             ("container-log-max-files=1", "must be a number from 2"),
             ("eviction-soft=memory.available<1Gi", "soft eviction thresholds are not implemented"),
             ("eviction-hard=pid.available<10%", "the eviction signal pid.available is not"),
-            ("cpu-manager-policy=static", "containers share all CPUs"),
+            ("cpu-manager-policy=fast", "unknown policy: \"fast\""),
+            ("memory-manager-policy=BestEffort", "is not available for platform \"linux\""),
+            ("cpu-cfs-quota=false", "limits of CPU are always enforced"),
             ("allowed-unsafe-sysctls=vm.swappiness", "vm.swappiness has no namespace"),
             ("node-labels=node-role.kubernetes.io/x=", "--kubelet-arg=node-labels="),
             ("cloud-provider=aws", "must be external"),

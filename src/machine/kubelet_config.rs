@@ -208,6 +208,7 @@ fn wrong_type(path: &Path, field: &Field) -> KubeletConfigError {
         Form::Pairs(_) => "an object with strings",
         Form::Gates => "an object with true or false",
         Form::Taints => "a list of taints with key, value and effect",
+        Form::ReservedMemory => "a list of numaNode and limits",
         Form::Any => "a value",
     };
     KubeletConfigError::Type { path: path.to_owned(), field: field.path, want }
@@ -333,8 +334,28 @@ fn text_of(field: &Field, value: &Value) -> Option<String> {
             let taints: Option<Vec<_>> = value.as_array()?.iter().map(taint).collect();
             Some(taints?.join(","))
         }
+        Form::ReservedMemory => {
+            let nodes: Option<Vec<_>> = value.as_array()?.iter().map(reserved_memory).collect();
+            Some(nodes?.join(";"))
+        }
         Form::Any => Some(value.to_string()),
     }
+}
+
+/// `NODE:TYPE=QUANTITY,…`
+fn reserved_memory(value: &Value) -> Option<String> {
+    let object = value.as_object()?;
+    if object.keys().any(|key| !matches!(key.as_str(), "numaNode" | "limits")) {
+        return None;
+    }
+    let node = object.get("numaNode").map_or(Some(0), Value::as_u64)?;
+    let limit = |(name, amount): (&String, &Value)| match amount {
+        Value::String(text) => Some(format!("{name}={text}")),
+        Value::Number(number) => Some(format!("{name}={number}")),
+        _ => None,
+    };
+    let limits: Option<Vec<_>> = object.get("limits")?.as_object()?.iter().map(limit).collect();
+    Some(format!("{node}:{}", limits?.join(",")))
 }
 
 /// `KEY=VALUE:EFFECT`

@@ -6,7 +6,7 @@ use super::Effect::{Bool, Fixed, List, NoEffect, Refused, Value};
 pub(super) const PROCESS: &str =
     "the kubelet is part of the node, without a client or process of its own";
 const CERTIFICATES: &str = "kube-lite issues and renews the certificates of nodes";
-const MANAGERS: &str = "containers share all CPUs and memory of the machine";
+const CPU_SETS: &str = "containers are updated when the shared CPUs change";
 pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
 const SOFT: &str = "soft eviction thresholds are not implemented; use eviction-hard";
@@ -44,9 +44,9 @@ pub const KUBELET: Component = Component {
         ("contention-profiling", NoEffect("there is no profiling endpoint")),
         ("cpu-cfs-quota", Fixed("true", "limits of CPU are always enforced")),
         ("cpu-cfs-quota-period", Fixed("100ms", "the period of CPU limits is fixed")),
-        ("cpu-manager-policy", Fixed("none", MANAGERS)),
-        ("cpu-manager-policy-options", Refused(MANAGERS)),
-        ("cpu-manager-reconcile-period", NoEffect(MANAGERS)),
+        ("cpu-manager-policy", Value),
+        ("cpu-manager-policy-options", Value),
+        ("cpu-manager-reconcile-period", NoEffect(CPU_SETS)),
         (
             "enable-controller-attach-detach",
             Fixed("true", "the controllers of the servers attach CSI volumes"),
@@ -101,7 +101,7 @@ pub const KUBELET: Component = Component {
             "maximum-dead-containers-per-container",
             Fixed("1", "one dead container is kept for each container"),
         ),
-        ("memory-manager-policy", Fixed("None", MANAGERS)),
+        ("memory-manager-policy", Value),
         ("minimum-container-ttl-duration", NoEffect("one dead container is kept")),
         ("minimum-image-ttl-duration", Value),
         ("node-ip", Refused("use --node-ip")),
@@ -123,11 +123,8 @@ pub const KUBELET: Component = Component {
         ("register-with-taints", List),
         ("registry-burst", NoEffect("max-parallel-image-pulls limits pulls")),
         ("registry-qps", NoEffect("max-parallel-image-pulls limits pulls")),
-        (
-            "reserved-cpus",
-            Refused("CPUs cannot be set aside; reserve an amount with system-reserved"),
-        ),
-        ("reserved-memory", Refused(MANAGERS)),
+        ("reserved-cpus", Value),
+        ("reserved-memory", List),
         ("resolv-conf", Value),
         ("root-dir", Value),
         ("rotate-certificates", NoEffect(CERTIFICATES)),
@@ -160,9 +157,9 @@ pub const KUBELET: Component = Component {
         ),
         ("tls-min-version", Value),
         ("tls-private-key-file", Refused(CERTIFICATES)),
-        ("topology-manager-policy", Fixed("none", MANAGERS)),
-        ("topology-manager-policy-options", Refused(MANAGERS)),
-        ("topology-manager-scope", Fixed("container", MANAGERS)),
+        ("topology-manager-policy", Value),
+        ("topology-manager-policy-options", Value),
+        ("topology-manager-scope", Value),
         ("v", NoEffect("use -v or --debug of kube-lite")),
         ("vmodule", NoEffect("use -v or --debug of kube-lite")),
         ("volume-plugin-dir", NoEffect("there are no exec volume plugins")),

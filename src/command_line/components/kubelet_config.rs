@@ -1,7 +1,7 @@
 //! Fields of KubeletConfiguration files (`kubelet.config.k8s.io/v1beta1`): the argument of the
 //! kubelet that each one is the same as, or what kube-lite does with those without an argument.
 
-use self::Form::{Any, Bool, Duration, Gates, Number, Pairs, Taints, Text, Texts};
+use self::Form::{Any, Bool, Duration, Gates, Number, Pairs, ReservedMemory, Taints, Text, Texts};
 use super::Component;
 use super::Effect::{Fixed, NoEffect, Refused, Value};
 use super::kubelet::{EVENTS, PROCESS};
@@ -25,6 +25,8 @@ pub enum Form {
     Gates,
     /// A list of taints.
     Taints,
+    /// A list of NUMA nodes with amounts of memory.
+    ReservedMemory,
     /// Any value of a field that is refused, or has no effect.
     Any,
 }
@@ -169,7 +171,7 @@ pub const FIELDS: &[Field] = &[
     plain("registerWithTaints", "register-with-taints", Taints),
     plain("registryBurst", "registry-burst", Number),
     pointer("registryPullQPS", "registry-qps", Number),
-    plain("reservedMemory", "reserved-memory", Any),
+    plain("reservedMemory", "reserved-memory", ReservedMemory),
     plain("reservedSystemCPUs", "reserved-cpus", Text),
     pointer("resolvConf", "resolv-conf", Text),
     plain("rotateCertificates", "rotate-certificates", Bool),
