@@ -524,7 +524,17 @@ mod tests {
         assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
         for (text, want) in [
             ("maxPods: -1", ": maxPods=-1: must be a number from 1"),
-            ("cpuManagerPolicy: static", ": cpuManagerPolicy=static is not supported: containers"),
+            ("cpuCFSQuota: false", ": cpuCFSQuota=false is not supported: limits of CPU"),
+            ("cpuManagerPolicy: fast", ": cpuManagerPolicy=fast: unknown policy: \"fast\""),
+            (
+                "reservedMemory: [{numaNode: 0, limits: {memory: 0}}]",
+                ": reservedMemory=0:memory=0: invalid configuration: reserved memory may not be \
+                 zero for NUMA node 0 and resource \"memory\"",
+            ),
+            (
+                "reservedMemory: [{node: 0}]",
+                ": reservedMemory must be a list of numaNode and limits",
+            ),
             ("clusterDNS: [10.0.0.10]", ": clusterDNS is not supported: use --cluster-dns of"),
             ("memorySwap: {swapBehavior: LimitedSwap}", ": memorySwap.swapBehavior=LimitedSwap is"),
             ("tlsMinVersion: VersionTLS13", ": tlsMinVersion=VersionTLS13 is not supported"),
