@@ -96,6 +96,8 @@ impl ResourceManagers {
         }
         // The sender is a part of this.
         let _ = self.settled.subscribe().wait_for(|is_settled| *is_settled).await;
+        // What the first attempt allocated would bind the second one to its NUMA nodes.
+        self.release(&pod.uid).await;
         self.admit_once(devices, pod, wake).await
     }
 
@@ -128,6 +130,8 @@ impl ResourceManagers {
                     if !devices.may_retry(pod, &error, &mut changes).await {
                         return Err(error.into());
                     }
+                    // As above.
+                    self.release(&pod.uid).await;
                 }
                 outcome => return outcome,
             }

@@ -114,19 +114,20 @@ impl StateFile {
         Ok(Some(state))
     }
 
-    /// The state of the earlier form, whose checksum is that of the text that `dump` makes of it;
-    /// a checksum of zero is not compared.
+    /// The state of an earlier form, whose checksum is that of one of the texts that `dumps` makes
+    /// of it: kubelets differ in the type whose text it is. A checksum of zero is not compared.
     ///
     /// # Errors
     ///
     /// The fields are no such state, or the checksum differs.
     pub(crate) fn earlier<T: DeserializeOwned>(
         self,
-        dump: impl Fn(&T) -> String,
+        dumps: impl Fn(&T) -> Vec<String>,
     ) -> Result<T, CheckpointError> {
         let expected = self.fields.get("checksum").and_then(Value::as_u64).unwrap_or_default();
         let state: T = serde_json::from_value(Value::Object(self.fields))?;
-        if expected != 0 && u64::from(fnv1a_32(dump(&state).as_bytes())) != expected {
+        let is_equal = |dump: &String| u64::from(fnv1a_32(dump.as_bytes())) == expected;
+        if expected != 0 && !dumps(&state).iter().any(is_equal) {
             return Err(CheckpointError::Corrupt);
         }
         Ok(state)

@@ -59,7 +59,7 @@ impl CpuState {
         let state: ReadState = match file.newest("cpu", "v4")? {
             Some(state) => state,
             None => file.earlier(|state: &ReadState| {
-                dump(&state.policy, &state.default, &state.entries())
+                earlier_dumps(&state.policy, &state.default, &state.entries())
             })?,
         };
         if state.policy != policy {
@@ -109,9 +109,37 @@ fn dump(
     default: &str,
     entries: &BTreeMap<String, BTreeMap<String, String>>,
 ) -> String {
+    dump_of("CPUManagerCheckpoint", policy, default, entries, "")
+}
+
+/// The texts of which one has the checksum of a file: those of version 2 without and of version 3
+/// with entries of pods, which are empty as long as their feature is off; each version under the
+/// two names that its type had.
+fn earlier_dumps(
+    policy: &str,
+    default: &str,
+    entries: &BTreeMap<String, BTreeMap<String, String>>,
+) -> Vec<String> {
+    const NO_PODS: &str = " PodEntries:(state.PodCPUAssignments)map[]";
+    let variants = [
+        ("CPUManagerCheckpoint", ""),
+        ("CPUManagerCheckpointV2", ""),
+        ("CPUManagerCheckpoint", NO_PODS),
+        ("CPUManagerCheckpointV3", NO_PODS),
+    ];
+    variants.map(|(name, pods)| dump_of(name, policy, default, entries, pods)).into()
+}
+
+fn dump_of(
+    name: &str,
+    policy: &str,
+    default: &str,
+    entries: &BTreeMap<String, BTreeMap<String, String>>,
+    pods: &str,
+) -> String {
     let mut out = format!(
-        "(*state.CPUManagerCheckpoint){{PolicyName:(string){policy} \
-         DefaultCPUSet:(string){default} Entries:(map[string]map[string]string)map["
+        "(*state.{name}){{PolicyName:(string){policy} DefaultCPUSet:(string){default} \
+         Entries:(map[string]map[string]string)map["
     );
     for (index, (pod, containers)) in entries.iter().enumerate() {
         let pairs: Vec<String> = containers.iter().map(|(k, v)| format!("{k}:{v}")).collect();
@@ -119,7 +147,9 @@ fn dump(
         // Writing to a string cannot fail.
         let _ = write!(out, "{between}{pod}:map[{}]", pairs.join(" "));
     }
-    out.push_str("] Checksum:(checksum.Checksum)0}");
+    out.push(']');
+    out.push_str(pods);
+    out.push_str(" Checksum:(checksum.Checksum)0}");
     out
 }
 
@@ -187,10 +217,13 @@ mod tests {
             let text = format!(r#"{begin}{entries}"checksum":{checksum}}}"#);
             CpuState::parse(text.as_bytes(), "static")
         };
-        let entries = r#""entries":{"pod":{"container1":"4-6","container2":"7-9"}},"#;
-        assert!(static_("1-3", entries, 1_659_543_133).is_ok());
-        assert!(static_("1-3", entries, 0).is_ok());
-        let error = static_("1-3", entries, 101_010).unwrap_err().to_string();
+        let entries = r#""entries":{"pod":{"container1":"4-6","container2":"1-3"}},"#;
+        // Of upstream's tests, of kubelets up to 1.35, and without a checksum.
+        for checksum in [1_942_532_442, 964_019_483, 0] {
+            let state = static_("7-9", entries, checksum).unwrap();
+            assert_eq!(state.assignments["pod"]["container1"], set("4-6"));
+        }
+        let error = static_("7-9", entries, 101_010).unwrap_err().to_string();
         assert_eq!(error, "checkpoint is corrupted");
         let of_containers = r#""entries":{"containerID1":"4-6"},"#;
         assert!(static_("1-3", of_containers, 2_026_311_253).is_err());

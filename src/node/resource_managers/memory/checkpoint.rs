@@ -49,7 +49,11 @@ impl MemoryState {
             Some(state) => state,
             None => file.earlier(|state: &ReadState| {
                 let machine = state.machine.clone().unwrap_or_default();
-                dump(&state.policy, &machine, &state.entries.clone().unwrap_or_default())
+                let entries = state.entries.clone().unwrap_or_default();
+                // Version 2 has entries of pods, which are empty as long as their feature is off.
+                ["", " PodEntries:(state.PodMemoryAssignments)map[]"]
+                    .map(|pods| dump_of(&state.policy, &machine, &entries, pods))
+                    .into()
             })?,
         };
         if state.policy != policy {
@@ -85,6 +89,15 @@ fn list(numbers: &[usize]) -> String {
 
 /// The text whose hash is the checksum of the earlier form: the struct as Go's spew prints it.
 fn dump(policy: &str, machine: &MachineState, assignments: &MemoryAssignments) -> String {
+    dump_of(policy, machine, assignments, "")
+}
+
+fn dump_of(
+    policy: &str,
+    machine: &MachineState,
+    assignments: &MemoryAssignments,
+    pod_entries: &str,
+) -> String {
     let node = |(number, node): (&usize, &super::machine_state::NodeState)| {
         let table = |(name, t): (&String, &super::machine_state::MemoryTable)| {
             format!(
@@ -125,7 +138,7 @@ fn dump(policy: &str, machine: &MachineState, assignments: &MemoryAssignments) -
     let _ = write!(
         out,
         "{{PolicyName:(string){policy} MachineState:(state.NUMANodeMap)map[{}] \
-         Entries:(state.ContainerMemoryAssignments)map[{}] Checksum:(checksum.Checksum)0}}",
+         Entries:(state.ContainerMemoryAssignments)map[{}]{pod_entries} Checksum:(checksum.Checksum)0}}",
         nodes.join(" "),
         pods.join(" ")
     );

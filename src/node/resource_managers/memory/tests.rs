@@ -255,7 +255,7 @@ fn the_recorded_state_must_fit_the_machine() {
         |node| node.memory.get_mut(MEMORY).unwrap().total += 1,
         |node| node.memory.get_mut(MEMORY).unwrap().system_reserved += 1,
         |node| node.memory.get_mut(MEMORY).unwrap().allocatable += 1,
-        |node| node.memory.get_mut(MEMORY).unwrap().free -= 1,
+        |node| node.memory.get_mut(MEMORY).unwrap().free += 1,
         |node| node.assignments += 1,
         |node| drop(node.memory.remove("hugepages-1Gi")),
     ];

@@ -35,7 +35,9 @@ fn free_sockets_and_nodes_are_those_without_taken_cpus() {
         (Level::Numa, &m80, "0,60", &[1, 3]),
     ] {
         let acc = Accumulator::new(topology, &without(topology, taken), 0);
-        assert_eq!(acc.free_parts(level), want, "{level:?} without {taken:?}");
+        let mut free = acc.free_parts(level);
+        free.sort_unstable();
+        assert_eq!(free, want, "{level:?} without {taken:?}");
     }
 }
 
@@ -96,13 +98,14 @@ fn whole_parts_are_taken_before_single_cpus() {
 
 #[test]
 fn cpus_of_few_caches_are_taken_with_the_option() {
+    let one_cache = topology(12, |cpu| (cpu % 2, cpu % 2, cpu % 6, 0));
     let no_smt = topology(16, |cpu| (0, 0, cpu, cpu / 4));
     let dual = topology(16, |cpu| (0, cpu / 8, cpu, cpu / 4));
     let nodes = topology(16, |cpu| (cpu / 8, 0, cpu, cpu / 4));
     let smt = topology(16, |cpu| (0, 0, cpu % 8, cpu % 8 / 4));
     for (topology, available, count, want) in [
         (&no_smt, "1-15", 10, "1-2,4-11"),
-        (&dual_12(), "1-5,7-11", 1, "1"),
+        (&one_cache, "1-5,7-11", 1, "1"),
         (&dual, "0-15", 4, "0-3"),
         (&dual, "2-15", 6, "2-7"),
         (&dual, "8-15", 4, "8-11"),
