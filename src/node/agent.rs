@@ -91,11 +91,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         import_pause_image(&config, &socket, &tasks).await?;
     }
     let informers = Informers::new(client.clone(), tasks.clone());
-    let pods = informers
-        .scoped(Client::scope::<core::Pod>().fields(format!("spec.nodeName={}", config.node_name)));
-    let own_node = informers.scoped(
-        Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
-    );
+    let (pods, own_node) = own_informers(&informers, &config.node_name);
     let own = containerd.is_some().then_some(socket.as_path());
     let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks).await?;
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
@@ -152,6 +148,13 @@ fn cri_runtime(config: &Config, socket: &Path, tasks: &Tasks) -> CriRuntime {
         Some(endpoint) => runtime.with_image_service(endpoint),
         None => runtime,
     }
+}
+
+/// The informers of the pods of this node and of its Node object.
+fn own_informers(informers: &Informers, name: &str) -> (Informer<core::Pod>, Informer<core::Node>) {
+    let pods = Client::scope::<core::Pod>().fields(format!("spec.nodeName={name}"));
+    let node = Client::scope::<core::Node>().fields(format!("metadata.name={name}"));
+    (informers.scoped(pods), informers.scoped(node))
 }
 
 /// Serves `/healthz` as the kubelet does on port 10248.

@@ -270,7 +270,7 @@ impl CpuManager {
             return Ok(());
         }
         let per_core = self.topology.cpus_per(Level::Core);
-        if per_core == 0 || requested % per_core != 0 {
+        if per_core == 0 || !requested.is_multiple_of(per_core) {
             return Err(CpuAllocationError::PartOfCore { requested, per_core });
         }
         let available = self.state.default.difference(&self.reserved_cores).len();

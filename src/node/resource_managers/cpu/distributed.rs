@@ -63,7 +63,7 @@ pub(crate) fn take_distributed(
     group: usize,
 ) -> Result<CpuSet, AssignmentError> {
     let group = group.max(1);
-    if count % group != 0 {
+    if !count.is_multiple_of(group) {
         return take_packed(topology, available, count, false);
     }
     let mut acc = Accumulator::new(topology, available, count);

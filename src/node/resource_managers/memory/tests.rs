@@ -257,7 +257,7 @@ fn the_recorded_state_must_fit_the_machine() {
         |node| node.memory.get_mut(MEMORY).unwrap().allocatable += 1,
         |node| node.memory.get_mut(MEMORY).unwrap().free += 1,
         |node| node.assignments += 1,
-        |node| drop(node.memory.remove("hugepages-1Gi")),
+        |node| node.memory.retain(|resource, _| resource == MEMORY),
     ];
     for change in changes {
         let mut state = with(&[0, 1], MEMORY, true);
