@@ -4,6 +4,19 @@ use std::path::Path;
 
 use base64::Engine;
 use serde::Deserialize;
+use serde_json::Value;
+
+/// Replaces numbers by their text: names and tokens may be digits without quotes.
+fn with_texts(value: Value) -> Value {
+    match value {
+        Value::Number(number) => Value::String(number.to_string()),
+        Value::Array(items) => items.into_iter().map(with_texts).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().map(|(key, value)| (key, with_texts(value))).collect())
+        }
+        other => other,
+    }
+}
 
 /// Address and credentials of one user in one cluster.
 #[derive(Debug, Clone, Default)]
@@ -98,7 +111,9 @@ impl Kubeconfig {
     pub fn read(path: &Path) -> Result<Self, BadKubeconfig> {
         let bad = |why: String| BadKubeconfig { path: path.display().to_string(), why };
         let text = base::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-        let file: KubeconfigFile = serde_saphyr::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        let document = api::codec::yaml::parse_names(&text).map_err(|e| bad(e.to_string()))?;
+        let file: KubeconfigFile =
+            serde_json::from_value(with_texts(document)).map_err(|e| bad(e.to_string()))?;
         let wanted = &file.current_context;
         let context = file
             .contexts

@@ -59,7 +59,7 @@ fn merge_file(
     if text.lines().all(|l| l.trim().is_empty() || l.trim_start().starts_with('#')) {
         return Ok(());
     }
-    let document: Value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
+    let document = api::codec::yaml::parse_settings(text).map_err(|e| bad(e.to_string()))?;
     let Value::Object(map) = document else {
         return Err(bad("is not a mapping of flag names to values".into()));
     };

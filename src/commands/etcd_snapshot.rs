@@ -177,7 +177,7 @@ fn render(response: &Response, output: SnapshotOutput) -> Result<String, Command
         SnapshotOutput::Json => {
             serde_json::to_string(&list()).map(|text| text + "\n").map_err(|e| failed(&e))
         }
-        SnapshotOutput::Yaml => serde_saphyr::to_string(&list()).map_err(|e| failed(&e)),
+        SnapshotOutput::Yaml => Ok(api::codec::yaml::write(&list())),
     }
 }
 

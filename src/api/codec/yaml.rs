@@ -8,6 +8,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{DefaultMessageFormatter, MessageFormatter as _};
 
 use super::json::{self, TypeMeta};
 use super::{DEPTH_MAX, DecodeError, Decoded};
@@ -143,9 +144,47 @@ pub fn parse_doubled(body: &[u8]) -> Result<(Value, Option<String>), DecodeError
 fn refusal(error: &serde_saphyr::Error) -> DecodeError {
     DecodeError::Syntax(format!(
         "error converting YAML to JSON: yaml: {}",
-        first_line(&error.to_string())
+        first_line(&error_text(error))
     ))
 }
+
+/// The position and the text of an error. `Display` would draw the lines around it, which a message
+/// of one line does not show, with code that is 100 KB of the program.
+fn error_text(error: &serde_saphyr::Error) -> String {
+    let message = DefaultMessageFormatter.format_message(error.without_snippet());
+    let message = message.replace(|c: char| c.is_control() && c != '\n', " ");
+    match error.location() {
+        Some(at) => format!("error: line {} column {}: {message}", at.line(), at.column()),
+        None => format!("error: {message}"),
+    }
+}
+
+/// Parses a file of settings, in which `yes` and `on` are booleans, too.
+///
+/// # Errors
+/// Returns the position and the reason if the text is not valid YAML.
+pub fn parse_settings(text: &str) -> Result<Value, SettingsError> {
+    read_settings(text, serde_saphyr::options! { with_snippet: false })
+}
+
+/// Parses a file of names, in which only `true` and `false` are booleans.
+///
+/// # Errors
+/// Returns the position and the reason if the text is not valid YAML.
+pub fn parse_names(text: &str) -> Result<Value, SettingsError> {
+    read_settings(text, serde_saphyr::options! { with_snippet: false, strict_booleans: true })
+}
+
+fn read_settings(text: &str, options: serde_saphyr::Options) -> Result<Value, SettingsError> {
+    let node: Option<Node> = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| SettingsError(first_line(&error_text(&error)).to_owned()))?;
+    Ok(node.map_or(Value::Null, |Node(value)| value))
+}
+
+/// Why a file of settings is not valid YAML: the position and the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(String);
 
 fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_saphyr::Error>> {
     let budget = serde_saphyr::budget! {
@@ -163,6 +202,7 @@ fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_sap
         legacy_octal_numbers: true,
         strict_booleans: false,
         ignore_binary_tag_for_string: true,
+        with_snippet: false,
     };
     let node: Option<Node> =
         serde_saphyr::from_slice_with_options(first_document(body), options).map_err(Box::new)?;
