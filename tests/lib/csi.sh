@@ -37,8 +37,11 @@ make_csi_images() {
   csi_image "$sidecar/snapshot-controller:v8.6.0" "$csi/bin/snapshot-controller"
 }
 # The kubelet's folder is where manifests of drivers have it, on the disk of the machine. Mounts of
-# a machine are private, as without systemd: the kubelet makes its folder a shared one.
+# a machine are private, as without systemd: the kubelet makes its folder a shared one. A mount that
+# a kubelet has left on the host would be listed in the machine below the folder of the machine, and
+# containerd takes any mount with that path for the one that a path is on.
 kubelet_folder() { # of the current machine
+  while inside mountpoint -q /var/lib/kubelet; do inside umount -l /var/lib/kubelet; done
   mkdir -p "$node_home/lib" && inside mount --bind "$node_home/lib" /var/lib
 }
 csi_machine() { machine "$1"; on "$1"; kubelet_folder || exit 1; } # name
