@@ -184,6 +184,26 @@ mod tests {
         );
     }
 
+    #[test]
+    fn devices_of_claims_are_limited_by_class_and_by_extended_resource() {
+        let hard = json!({
+            "count/resourceclaims.resource.k8s.io": "1",
+            "gpu.deviceclass.resource.k8s.io/devices": "2",
+            "requests.deviceclass.resource.kubernetes.io/gpu": "2",
+            "requests.example.com/gpu": "2",
+        });
+        assert!(quota(&json!({"spec": {"hard": hard}})).is_empty());
+        let half = json!({"gpu.deviceclass.resource.k8s.io/devices": "500m"});
+        let errors = quota(&json!({"spec": {"hard": half}}));
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "spec.hard[gpu.deviceclass.resource.k8s.io/devices]: Invalid value: \"500m\": must be an integer"
+            ]
+        );
+    }
+
     /// The sets of upstream's `IsResourceQuotaScopeValidForResource`.
     #[test]
     fn scopes_apply_to_their_resources_only() {
