@@ -133,6 +133,7 @@ resources! {
     PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
     CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";
     POD_CERTIFICATE_REQUESTS = "certificates.k8s.io", "v1", "podcertificaterequests";
+    DEVICE_CLASSES = "resource.k8s.io", "v1", "deviceclasses";
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
     RESOURCE_SLICES = "resource.k8s.io", "v1", "resourceslices";
     MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";

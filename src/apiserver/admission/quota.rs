@@ -2,13 +2,15 @@
 //! statuses are stored in one transaction with the object: a failed write consumes nothing, and a
 //! recount of stored objects is consistent with a quota that did not change meanwhile.
 
+mod device_claims;
 pub mod evaluate;
+mod pod_usage;
 mod reservation;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use api::value::{ensure_object, get, is_empty, items, set, str_in};
+use api::value::{ensure_object, entries, get, is_empty, items, set, str_in};
 use api::{Gvr, Status};
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::pod_resources::{Amounts, add, amounts};
 use super::{Operation, Plugin, Request};
+use device_claims::{ClaimContext, ClaimObjects};
 use evaluate::{Evaluator, constraints, matching, scopes_match, usage};
 use lookup::Lookup;
 pub use reservation::Reservation;
@@ -39,6 +42,7 @@ struct QuotaCheck<'a> {
     old: Option<&'a Value>,
     object: &'a Value,
     evaluator: Evaluator,
+    claims: &'a ClaimContext<'a>,
 }
 
 impl QuotaCheck<'_> {
@@ -77,15 +81,28 @@ fn format_amounts(amounts: &Amounts, names: &[&String]) -> String {
     parts.join(",")
 }
 
+/// The objects on which the usage of the written ones depends.
+async fn related(
+    lookup: &dyn Lookup,
+    namespace: &str,
+    evaluator: Evaluator,
+    written: [Option<&Value>; 2],
+) -> Result<ClaimObjects, Status> {
+    match evaluator {
+        Evaluator::DeviceClaims => ClaimObjects::load(lookup, namespace, written).await,
+        _ => Ok(ClaimObjects::default()),
+    }
+}
+
 /// The quotas that the write changes, with their new usage.
 fn check(subject: QuotaCheck<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status> {
-    let QuotaCheck { gvr, object, evaluator, .. } = subject;
+    let QuotaCheck { gvr, object, evaluator, claims, .. } = subject;
+    let matches = |name: &&str| matching(evaluator, gvr, name, claims);
     let refuse = |why: String| subject.refuse(&why);
     let mut concerned: Vec<(Value, Amounts)> = Vec::new();
     for quota in quotas {
         let hard = amounts(get(&quota, "status"), "hard");
-        let names: Vec<&str> =
-            hard.keys().map(String::as_str).filter(|name| matching(evaluator, gvr, name)).collect();
+        let names: Vec<&str> = hard.keys().map(String::as_str).filter(matches).collect();
         if names.is_empty() || !scopes_match(evaluator, &quota, object) {
             continue;
         }
@@ -104,7 +121,7 @@ fn check(subject: QuotaCheck<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Stat
     if concerned.is_empty() {
         return Ok(Vec::new());
     }
-    let full = usage(evaluator, gvr, object);
+    let full = usage(evaluator, gvr, object, claims);
     let negative: Vec<&str> = full
         .iter()
         .filter(|(_, amount)| amount.sign() < 0)
@@ -124,7 +141,7 @@ fn check(subject: QuotaCheck<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Stat
                 && !is_empty(get(old, "metadata"), "resourceVersion")
         }) && scopes_match(evaluator, &quota, old)
         {
-            subtract(&mut delta, &usage(evaluator, gvr, old));
+            subtract(&mut delta, &usage(evaluator, gvr, old, claims));
         }
         delta.retain(|name, amount| !amount.is_zero() && hard.contains_key(name));
         if delta.is_empty() {
@@ -176,6 +193,10 @@ impl Plugin for ResourceQuota {
         if self.lookup.list(&lookup::RESOURCE_QUOTAS, request.namespace).await?.is_empty() {
             return Ok(());
         }
+        let turn = self.turn(request.namespace).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::internal("the resource quota queue is closed"))?;
+        let written = [Some(object), request.old];
+        let related = related(&*self.lookup, request.namespace, evaluator, written).await?;
         let subject = QuotaCheck {
             operation: request.operation,
             gvr: request.gvr,
@@ -184,9 +205,8 @@ impl Plugin for ResourceQuota {
             old: request.old,
             object,
             evaluator,
+            claims: &related.context(),
         };
-        let turn = self.turn(request.namespace).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::internal("the resource quota queue is closed"))?;
         let quotas = reservation::quotas(&*self.lookup, request.namespace).await?;
         let charges = check(subject, quotas)?;
         if !request.dry_run && !charges.is_empty() {
@@ -198,15 +218,32 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// The total usage of the objects of one resource within a quota's scopes; for the quota
-/// controller.
-pub fn total_usage(gvr: &api::Gvr, quota: &Value, objects: &[Value]) -> Amounts {
+/// The total usage of the objects of one resource within a quota's scopes, for the quota
+/// controller; nothing if the quota limits no resource of theirs. `related` has the objects on
+/// which their usage depends, which are the device classes, and the pods of the namespace, for
+/// ResourceClaims.
+pub fn total_usage(
+    gvr: &Gvr,
+    quota: &Value,
+    objects: &[Value],
+    related: &BTreeMap<Gvr, Vec<Value>>,
+) -> Amounts {
     let evaluator = Evaluator::of(gvr);
+    let of = |gvr: &Gvr| related.get(gvr).map(Vec::as_slice).unwrap_or_default();
+    let claims = match evaluator {
+        Evaluator::DeviceClaims => {
+            ClaimContext::new(of(&lookup::DEVICE_CLASSES), of(&lookup::PODS), objects)
+        }
+        _ => ClaimContext::default(),
+    };
     let mut sum = Amounts::new();
-    for object in objects.iter().filter(|object| scopes_match(evaluator, quota, object)) {
-        add(&mut sum, &usage(evaluator, gvr, object));
+    let mut limited = entries(get(quota, "spec"), "hard");
+    if !limited.any(|(name, _)| matching(evaluator, gvr, name, &claims)) {
+        return sum;
     }
-    sum.retain(|name, _| matching(evaluator, gvr, name));
+    for object in objects.iter().filter(|object| scopes_match(evaluator, quota, object)) {
+        add(&mut sum, &usage(evaluator, gvr, object, &claims));
+    }
     sum
 }
 

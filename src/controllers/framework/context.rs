@@ -15,9 +15,13 @@ use crate::framework::signing::{SignRequest, SignToken};
 use crate::framework::tuning::Tuning;
 
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission
-/// makes.
-pub type QuotaUsage =
-    fn(&api::Gvr, &serde_json::Value, &[serde_json::Value]) -> BTreeMap<String, Quantity>;
+/// makes. The last argument has the objects of other kinds on which the usage depends.
+pub type QuotaUsage = fn(
+    &api::Gvr,
+    &serde_json::Value,
+    &[serde_json::Value],
+    &BTreeMap<api::Gvr, Vec<serde_json::Value>>,
+) -> BTreeMap<String, Quantity>;
 
 /// The connection that an agent holds to this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

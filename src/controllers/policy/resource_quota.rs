@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use api::k8s::api::resource::v1::{DeviceClass, ResourceClaim};
 use api::quantity::Quantity;
 use api::{Gvr, Object};
 use client::{Action, Change, Client, Error, Informer, Informers, ListOptions, gvr_of};
@@ -25,6 +26,7 @@ const ATTEMPTS: usize = 5;
 /// Kinds that quotas count by their plain name.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "resourcequotas", "replicationcontrollers"];
 const CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 
 struct Controller {
     client: Client,
@@ -113,26 +115,28 @@ fn has_ended(pod: &Object) -> bool {
     matches!(shape.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// The kind whose objects use this quota resource.
+/// A kind whose objects use a quota resource.
 #[derive(Debug, PartialEq, Eq)]
 enum Measured {
     Core(&'static str),
+    DeviceClaims,
     /// `count/<resource>.<group>`: resource and group.
     Count(String, String),
-    Nothing,
 }
 
-fn measured(name: &str) -> Measured {
+/// The kinds whose objects use this quota resource. Extended resources are those of pods and of
+/// claims, whose devices may serve them.
+fn measured(name: &str) -> Vec<Measured> {
     if let Some(counted) = name.strip_prefix("count/") {
         let (resource, group) = counted.split_once('.').unwrap_or((counted, ""));
-        return Measured::Count(resource.to_owned(), group.to_owned());
+        return vec![Measured::Count(resource.to_owned(), group.to_owned())];
     }
     if let Some(plain) = PLAIN.iter().find(|p| **p == name) {
-        return Measured::Core(plain);
+        return vec![Measured::Core(plain)];
     }
     let compute = |n: &str| matches!(n, "cpu" | "memory" | "ephemeral-storage");
     let bare = name.strip_prefix("requests.");
-    match name {
+    vec![match name {
         "services" | "services.nodeports" | "services.loadbalancers" => Measured::Core("services"),
         "persistentvolumeclaims" | "requests.storage" => Measured::Core("persistentvolumeclaims"),
         _ if name.contains(CLASS) => Measured::Core("persistentvolumeclaims"),
@@ -141,12 +145,22 @@ fn measured(name: &str) -> Measured {
             Measured::Core("pods")
         }
         _ if name.starts_with("hugepages-") => Measured::Core("pods"),
-        // Extended resources and devices.
-        _ if bare.is_some_and(|b| compute(b) || b.starts_with("hugepages-") || b.contains('/')) => {
+        _ if bare.is_some_and(|b| compute(b) || b.starts_with("hugepages-")) => {
             Measured::Core("pods")
         }
-        _ => Measured::Nothing,
-    }
+        _ if bare.is_some_and(|b| b.contains('/')) => {
+            return vec![Measured::Core("pods"), Measured::DeviceClaims];
+        }
+        _ if name.ends_with(DEVICES) => Measured::DeviceClaims,
+        _ => return Vec::new(),
+    }]
+}
+
+/// Whether the scheduler made the claim for the extended resources of a pod, whose usage covers
+/// that of the claim.
+fn is_extended_claim(claim: &Value) -> bool {
+    let path = "/metadata/annotations/resource.kubernetes.io~1extended-resource-claim";
+    claim.pointer(path).is_some_and(|value| value == "true")
 }
 
 fn quantities(list: Option<&Value>) -> BTreeMap<String, Quantity> {
@@ -198,9 +212,11 @@ impl Controller {
         let mut counted: BTreeMap<String, Quantity> = BTreeMap::new();
         let mut kinds: BTreeSet<Gvr> = BTreeSet::new();
         for name in names {
-            if let Some(gvr) = self.kind(measured(&name)).await? {
-                kinds.insert(gvr);
-                counted.insert(name, Quantity::ZERO);
+            for measured in measured(&name) {
+                if let Some(gvr) = self.kind(measured).await? {
+                    kinds.insert(gvr);
+                    counted.insert(name.clone(), Quantity::ZERO);
+                }
             }
         }
         for gvr in kinds {
@@ -209,8 +225,9 @@ impl Controller {
             // store, which is at least as new as the quota, has all that the quota has counted;
             // what came later has changed the quota, whose update fails then.
             let objects = self.client.list_values(&gvr, namespace, &ListOptions::default()).await?;
-            for (name, amount) in (self.usage)(&gvr, &quota, &objects) {
-                counted.entry(name).and_modify(|sum| *sum = amount);
+            let related = self.related(&gvr, namespace, &objects).await?;
+            for (name, amount) in (self.usage)(&gvr, &quota, &objects, &related) {
+                counted.entry(name).and_modify(|sum| *sum = sum.plus(amount));
             }
         }
         if let Some(status) = status(&quota, &counted) {
@@ -224,10 +241,31 @@ impl Controller {
         Ok(Action::After(RESYNC))
     }
 
+    /// The objects on which the usage of these objects depends.
+    async fn related(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        objects: &[Value],
+    ) -> Result<BTreeMap<Gvr, Vec<Value>>, Error> {
+        let mut related = BTreeMap::new();
+        if *gvr != gvr_of::<ResourceClaim>() || objects.is_empty() {
+            return Ok(related);
+        }
+        let all = ListOptions::default();
+        let classes = gvr_of::<DeviceClass>();
+        related.insert(classes.clone(), self.client.list_values(&classes, "", &all).await?);
+        if objects.iter().any(is_extended_claim) {
+            let pods = gvr_of::<Pod>();
+            related.insert(pods.clone(), self.client.list_values(&pods, namespace, &all).await?);
+        }
+        Ok(related)
+    }
+
     async fn kind(&self, measured: Measured) -> Result<Option<Gvr>, Error> {
         match measured {
             Measured::Core(resource) => Ok(Some(Gvr::new("", "v1", resource))),
-            Measured::Nothing => Ok(None),
+            Measured::DeviceClaims => Ok(Some(gvr_of::<ResourceClaim>())),
             Measured::Count(resource, group) => {
                 let all = served_resources::discover(&self.client).await?;
                 // Until its group can be discovered again, the quota keeps its last count of the
@@ -271,20 +309,41 @@ mod tests {
             ("pods", "pods"),
             ("requests.cpu", "pods"),
             ("limits.memory", "pods"),
-            ("requests.nvidia.com/gpu", "pods"),
+            ("requests.hugepages-2Mi", "pods"),
             ("services.nodeports", "services"),
             ("requests.storage", "persistentvolumeclaims"),
             ("gold.storageclass.storage.k8s.io/requests.storage", "persistentvolumeclaims"),
             ("secrets", "secrets"),
         ] {
-            assert_eq!(measured(name), Measured::Core(kind), "{name}");
+            assert_eq!(measured(name), [Measured::Core(kind)], "{name}");
         }
+        for name in ["requests.nvidia.com/gpu", "requests.deviceclass.resource.kubernetes.io/gpu"] {
+            assert_eq!(measured(name), [Measured::Core("pods"), Measured::DeviceClaims], "{name}");
+        }
+        assert_eq!(measured("gpu.deviceclass.resource.k8s.io/devices"), [Measured::DeviceClaims]);
         assert_eq!(
             measured("count/deployments.apps"),
-            Measured::Count("deployments".into(), "apps".into())
+            [Measured::Count("deployments".into(), "apps".into())]
         );
-        assert_eq!(measured("count/pods"), Measured::Count("pods".into(), String::new()));
-        assert_eq!(measured("limits.example.com/x"), Measured::Nothing);
+        assert_eq!(
+            measured("count/resourceclaims.resource.k8s.io"),
+            [Measured::Count("resourceclaims".into(), "resource.k8s.io".into())]
+        );
+        assert_eq!(measured("count/pods"), [Measured::Count("pods".into(), String::new())]);
+        for name in ["limits.example.com/x", "bronze.deviceclass.resource.k8s.io/storage"] {
+            assert!(measured(name).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn claims_for_extended_resources_are_known_by_their_annotation() {
+        let claim = |value: &str| {
+            json!({"metadata": {"annotations":
+                {"resource.kubernetes.io/extended-resource-claim": value}}})
+        };
+        assert!(is_extended_claim(&claim("true")));
+        assert!(!is_extended_claim(&claim("false")));
+        assert!(!is_extended_claim(&json!({"metadata": {}})));
     }
 
     #[test]

@@ -6,8 +6,10 @@ use api::{Gvr, value};
 use serde_json::Value;
 use sorting::CompactSort as _;
 
-use super::super::pod_resources::{Amounts, Side, amounts, pod_level, total_with_overhead};
+use super::super::pod_resources::{Amounts, amounts, pod_level};
 use super::super::{Operation, Request};
+use super::device_claims::ClaimContext;
+use super::pod_usage::pod_usage;
 use super::selectors;
 
 /// How the usage of a resource is calculated.
@@ -19,6 +21,8 @@ pub enum Evaluator {
     Services,
     /// Number and requested storage, also per class.
     Claims,
+    /// Number of ResourceClaims, devices per class, and extended resources that these serve.
+    DeviceClaims,
     /// Number only.
     Count,
 }
@@ -30,6 +34,7 @@ impl Evaluator {
             ("", "pods") => Self::Pods,
             ("", "services") => Self::Services,
             ("", "persistentvolumeclaims") => Self::Claims,
+            ("resource.k8s.io", "resourceclaims") => Self::DeviceClaims,
             _ => Self::Count,
         }
     }
@@ -46,7 +51,7 @@ impl Evaluator {
                         && request.old.is_some_and(|old| terminating(old) != terminating(object))
             }
             (Self::Pods, "resize") => update,
-            (Self::Services | Self::Claims, "") => create || update,
+            (Self::Services | Self::Claims | Self::DeviceClaims, "") => create || update,
             (Self::Claims, "status") => {
                 update && request.old.is_some_and(|old| allocated(old) != allocated(object))
             }
@@ -75,7 +80,12 @@ fn alias(gvr: &Gvr) -> Option<&str> {
 const CLASS: &str = ".storageclass.storage.k8s.io/";
 
 /// Whether objects of this resource use the quota resource `name`.
-pub(super) fn matching(evaluator: Evaluator, gvr: &Gvr, name: &str) -> bool {
+pub(super) fn matching(
+    evaluator: Evaluator,
+    gvr: &Gvr,
+    name: &str,
+    claims: &ClaimContext<'_>,
+) -> bool {
     if name
         .strip_prefix("count/")
         .is_some_and(|rest| rest == api::status::qualified(&gvr.group, &gvr.resource))
@@ -102,71 +112,29 @@ pub(super) fn matching(evaluator: Evaluator, gvr: &Gvr, name: &str) -> bool {
             let bare = name.split_once(CLASS).map_or(name, |(_, bare)| bare);
             matches!(bare, "persistentvolumeclaims" | "requests.storage")
         }
+        Evaluator::DeviceClaims => claims.matches(name),
         Evaluator::Count => alias(gvr) == Some(name),
     }
 }
 
 /// The usage of one object.
-pub(super) fn usage(evaluator: Evaluator, gvr: &Gvr, object: &Value) -> Amounts {
+pub(super) fn usage(
+    evaluator: Evaluator,
+    gvr: &Gvr,
+    object: &Value,
+    claims: &ClaimContext<'_>,
+) -> Amounts {
     let mut used = Amounts::from([(count_name(gvr), Quantity::units(1))]);
     match evaluator {
         Evaluator::Pods => pod_usage(object, &mut used),
         Evaluator::Services => service_usage(object, &mut used),
         Evaluator::Claims => claim_usage(object, &mut used),
+        Evaluator::DeviceClaims => claims.usage(object, &mut used),
         Evaluator::Count => {
             used.extend(alias(gvr).map(|name| (name.to_owned(), Quantity::units(1))))
         }
     }
     used
-}
-
-/// Whether the pod counts: it is not terminated, and not stuck beyond its grace period.
-fn counts(pod: &Value) -> bool {
-    if matches!(str_in(pod, &["status", "phase"]), "Failed" | "Succeeded") {
-        return false;
-    }
-    let meta = get(pod, "metadata");
-    let deleted = str_at(meta, "deletionTimestamp").parse::<jiff::Timestamp>();
-    match (deleted, int_at(meta, "deletionGracePeriodSeconds")) {
-        (Ok(at), Some(grace)) => {
-            jiff::Timestamp::now().as_second() <= at.as_second().saturating_add(grace)
-        }
-        _ => true,
-    }
-}
-
-fn compute(requests: &Amounts, limits: &Amounts, used: &mut Amounts) {
-    for (name, amount) in requests {
-        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
-            || name.starts_with("hugepages-")
-        {
-            used.insert(name.clone(), *amount);
-            used.insert(format!("requests.{name}"), *amount);
-        } else if name.contains('/')
-            && (!name.contains("kubernetes.io/")
-                || name.starts_with("deviceclass.resource.kubernetes.io/"))
-        {
-            used.insert(format!("requests.{name}"), *amount);
-        }
-    }
-    for (name, amount) in limits {
-        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
-            used.insert(format!("limits.{name}"), *amount);
-        }
-    }
-}
-
-fn pod_usage(pod: &Value, used: &mut Amounts) {
-    if !counts(pod) {
-        return;
-    }
-    used.insert("pods".into(), Quantity::units(1));
-    let spec = get(pod, "spec");
-    compute(
-        &total_with_overhead(spec, Side::Requests),
-        &total_with_overhead(spec, Side::Limits),
-        used,
-    );
 }
 
 fn service_usage(service: &Value, used: &mut Amounts) {

@@ -8,7 +8,7 @@ use api::{Gvr, Status};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Evaluator, Operation, QuotaCheck, check};
+use super::{Evaluator, Operation, QuotaCheck, check, related};
 use lookup::Lookup;
 
 /// The number of attempts to store a write while other writers change its quotas.
@@ -78,6 +78,8 @@ impl Reservation {
     /// # Errors
     /// If the write exceeds a quota now, or the quotas changed too often.
     pub(crate) async fn renew(&mut self) -> Result<(), Status> {
+        let written = [Some(&self.object), self.old.as_ref()];
+        let related = related(&*self.lookup, &self.namespace, self.evaluator, written).await?;
         let subject = QuotaCheck {
             operation: self.operation,
             gvr: &self.gvr,
@@ -86,6 +88,7 @@ impl Reservation {
             old: self.old.as_ref(),
             object: &self.object,
             evaluator: self.evaluator,
+            claims: &related.context(),
         };
         if self.attempts == ATTEMPTS {
             let why = "unable to update the usage of a resource quota, please try again";

@@ -154,7 +154,12 @@ async fn an_update_is_charged_for_its_difference() {
 #[test]
 fn claims_are_also_counted_per_storage_class() {
     let claim = json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "2Gi"}}}});
-    let used = usage(Evaluator::Claims, &lookup::PERSISTENT_VOLUME_CLAIMS, &claim);
+    let used = usage(
+        Evaluator::Claims,
+        &lookup::PERSISTENT_VOLUME_CLAIMS,
+        &claim,
+        &ClaimContext::default(),
+    );
     let shown: Vec<String> = used.iter().map(|(name, q)| format!("{name}={q}")).collect();
     assert_eq!(
         shown,

@@ -1,6 +1,6 @@
 //! Quotas with failing writes, deletions, recounts and several servers over one store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::admission::quota::{ResourceQuota, total_usage};
@@ -46,7 +46,7 @@ async fn count(server: &ApiServer) -> u16 {
     let (_, mut quota) = ask(server, "GET", QUOTA, "", "").await;
     let (_, list) = ask(server, "GET", SECRETS, "", "").await;
     let objects = list["items"].as_array().unwrap();
-    let amounts = total_usage(&lookup::SECRETS, &quota, objects);
+    let amounts = total_usage(&lookup::SECRETS, &quota, objects, &BTreeMap::new());
     let amount = amounts.get("secrets").map_or_else(|| "0".to_owned(), ToString::to_string);
     quota["status"]["used"] = json!({"secrets": amount});
     let url = format!("{QUOTA}/status");
