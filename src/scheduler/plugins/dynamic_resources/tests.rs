@@ -185,6 +185,22 @@ fn a_claim_is_allocated_once_and_its_devices_are_kept_from_others() {
 }
 
 #[test]
+fn a_failed_reserve_writes_nothing() {
+    let cluster = Cluster::new(&["worker"]);
+    cluster.claim(&claim(exactly(1)));
+    let pod = Arc::new(PodInfo::new(&serde_json::from_value(pod_with_claim()).unwrap()));
+    let snapshot = Snapshot { pod: &pod, nodes: &cluster.nodes, listers: &cluster };
+    let state = CycleState::new(snapshot, PLUGINS);
+    assert!(matches!(cycle::select(&state, 0, &|_| Vec::new(), &|_| 0), Ok(0)));
+    let name = ClaimName { namespace: "default".into(), name: "my-claim".into() };
+    cluster.devices.remove_claim(&name);
+    let rejection = state.reserve(&cluster.nodes[0]).err().map(|rejection| rejection.text());
+    let text = rejection.unwrap_or_default();
+    assert!(text.contains("couldn't signal allocation for claim my-claim"), "{text}");
+    assert!(!cluster.devices.is_in_flight("5678"));
+}
+
+#[test]
 fn claims_that_cannot_be_used_reject_all_nodes() {
     let cluster = Cluster::new(&["worker"]);
     let message = |text: &str| format!("0/1 nodes are available: {text}.");
