@@ -1,6 +1,6 @@
 //! Records events about objects, aggregated and rate limited as by upstream's recorder.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,7 @@ struct Record {
     kind: EventType,
     reason: String,
     message: String,
+    annotations: BTreeMap<String, String>,
     at: Timestamp,
 }
 
@@ -107,11 +108,24 @@ impl EventRecorder {
         reason: &str,
         message: impl Into<String>,
     ) {
+        self.annotated_event_for(object, BTreeMap::new(), kind, reason, message);
+    }
+
+    /// Records an event with annotations. A repetition keeps those of the first event.
+    pub fn annotated_event_for(
+        &self,
+        object: ObjectReference,
+        annotations: BTreeMap<String, String>,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
         let record = Record {
             object,
             kind,
             reason: reason.to_owned(),
             message: message.into(),
+            annotations,
             at: Timestamp::now(),
         };
         if self.sender.try_send(record).is_err() {
@@ -239,6 +253,7 @@ impl Writer {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 namespace: Some(namespace.to_owned()),
+                annotations: Some(record.annotations.clone()).filter(|all| !all.is_empty()),
                 ..ObjectMeta::default()
             },
             involved_object: record.object.clone(),
