@@ -24,7 +24,7 @@ use crate::housekeeping;
 use crate::image_access::ImageAccess;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
-use crate::machine::Machine;
+use crate::machine::{Machine, ProcessCounts};
 use crate::plugins;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
@@ -44,6 +44,7 @@ use crate::static_pods::manifests;
 use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
+use crate::status::node::allocatable::{self, AllocatableError};
 use crate::volumes::shared_mount::{self, SharedMountError};
 
 /// How long the agent waits for the runtime to answer before the start fails.
@@ -61,6 +62,9 @@ pub enum NodeError {
     /// The directory of the kubelet is not and cannot become a shared mount.
     #[error("error configuring root directory: {0}")]
     RootDirectory(#[from] SharedMountError),
+    /// More is reserved than the machine has.
+    #[error(transparent)]
+    Allocatable(#[from] AllocatableError),
     /// The CPU, memory or topology manager does not start.
     #[error(transparent)]
     ResourceManagers(#[from] ResourceManagersError),
@@ -85,7 +89,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
     let machine = Machine::read();
-    let (_, allocatable) = status::node::capacity_and_allocatable(&config, &machine);
+    let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
+    allocatable::check(&config, &capacity)?;
     let cgroups = set_up_cgroups(&config, &machine, &allocatable)?;
     if containerd.is_some() {
         import_pause_image(&config, &socket, &tasks).await?;
@@ -243,9 +248,11 @@ fn set_up_cgroups(
     let of = |name: &str| allocatable.get(name).copied();
     // The limit of all pods together lies above the eviction threshold: pods are then evicted by
     // rank before the kernel's OOM killer picks a process.
-    let threshold = config.eviction.memory.map_or(0, |least| least.of(machine.memory));
-    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(threshold);
-    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
+    let reserved = |name: &str| config.reserved_quantity(name).map_or(0, |amount| amount.value());
+    let memory = machine.memory.saturating_sub(reserved("memory")).max(0);
+    let pids = ProcessCounts::read().max.and_then(|max| i64::try_from(max).ok());
+    let pids = pids.map(|max| max.saturating_sub(reserved("pid")).max(0));
+    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory, pids)?;
     Ok(cgroups)
 }
 

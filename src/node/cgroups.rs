@@ -117,13 +117,18 @@ impl Cgroups {
             .collect()
     }
 
-    /// Creates `kubepods` and the QoS classes, with the memory and CPU that all pods together may
-    /// use.
+    /// Creates `kubepods` and the QoS classes, with the memory, the CPU and the processes that all
+    /// pods together may use.
     ///
     /// # Errors
     ///
     /// A hierarchy cannot be written.
-    pub(crate) fn setup(&mut self, cpu_milli: i64, memory: i64) -> io::Result<()> {
+    pub(crate) fn setup(
+        &mut self,
+        cpu_milli: i64,
+        memory: i64,
+        pids: Option<i64>,
+    ) -> io::Result<()> {
         for path in [
             self.top.clone(),
             format!("{}/burstable", self.top),
@@ -137,6 +142,9 @@ impl Cgroups {
         }
         self.set(&self.top, "cpu", "cpu.shares", resources::shares(cpu_milli))?;
         self.set(&self.top, "memory", "memory.limit_in_bytes", memory)?;
+        if let Some(pids) = pids {
+            self.set(&self.top, "pids", PIDS_MAX, pids)?;
+        }
         self.set(&format!("{}/besteffort", self.top), "cpu", "cpu.shares", resources::shares(0))
     }
 

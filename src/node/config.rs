@@ -106,8 +106,10 @@ pub struct Config {
     pub resource_managers: ResourceManagersConfig,
     /// When pods are evicted.
     pub eviction: EvictionThresholds,
-    /// A condition of pressure lasts this long after the last shortage.
+    /// A condition of pressure lasts this long after a threshold was last met.
     pub pressure_transition: Duration,
+    /// The longest grace period of a pod that a soft threshold evicts, in seconds.
+    pub eviction_max_pod_grace: i64,
     /// Image pulls at one time.
     pub image_pulls_max: usize,
     /// Plugins that provide credentials for image pulls; `None` for none.
@@ -326,6 +328,7 @@ impl Config {
             resource_managers: ResourceManagersConfig::default(),
             eviction: EvictionThresholds::default(),
             pressure_transition: Duration::from_secs(300),
+            eviction_max_pod_grace: 0,
             // More pulls would share the same bandwidth.
             image_pulls_max: 4,
             credential_providers: None,

@@ -1,5 +1,6 @@
 //! Housekeeping: rotates container logs and removes unused images when their file system is full.
 
+pub(crate) mod dead_containers;
 pub(crate) mod image_gc;
 mod log_rotation;
 

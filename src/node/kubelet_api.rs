@@ -31,8 +31,8 @@ use tokio_rustls::TlsAcceptor;
 
 use self::auth::CertificateUser;
 use self::state::KubeletApi;
-pub(crate) use self::stats::NodeResources;
 use self::stats::cache::StatsCache;
+pub(crate) use self::stats::{NodeResources, measure_now};
 use crate::config::KubeletApiConfig;
 use crate::context::Node;
 use crate::pods::table::PodTable;

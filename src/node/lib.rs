@@ -37,7 +37,7 @@ mod volume_usage;
 mod volumes;
 
 pub use agent::{NodeError, run};
-pub use config::thresholds::{EvictionThresholds, Threshold, ThresholdError};
+pub use config::thresholds::{EvictionThresholds, ThresholdError, ThresholdTexts};
 pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
 };
@@ -52,4 +52,5 @@ pub use runtime::containerd::find::find_program;
 pub use runtime::containerd::snapshotter::{Snapshotter, UnsupportedSnapshotter};
 pub use runtime::images::name::{is_valid as is_image_name, normalize as full_image_name};
 pub use runtime::oci_runtime::runc_vulnerability;
+pub use status::node::allocatable::AllocatableError;
 pub use status::not_ready::{NotReadyPodUids, NotReadyPods};

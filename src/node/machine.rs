@@ -117,6 +117,35 @@ pub(crate) fn memory_available() -> Option<i64> {
     Some(kb.saturating_mul(1024))
 }
 
+/// Processes and threads of the machine: how many there may be, and how many there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ProcessCounts {
+    pub(crate) max: Option<u64>,
+    pub(crate) running: Option<u64>,
+}
+
+impl ProcessCounts {
+    /// Reads `/proc`.
+    pub(crate) fn read() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self::parse(
+            &read("/proc/sys/kernel/pid_max"),
+            &read("/proc/sys/kernel/threads-max"),
+            &read("/proc/loadavg"),
+        )
+    }
+
+    /// Parses the texts of `/proc/sys/kernel/pid_max`, `threads-max` and `/proc/loadavg`.
+    pub(crate) fn parse(pid_max: &str, threads_max: &str, loadavg: &str) -> Self {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let of_load = loadavg.split_whitespace().nth(3).and_then(|f| f.split_once('/'));
+        Self {
+            max: number(pid_max).into_iter().chain(number(threads_max)).min(),
+            running: of_load.and_then(|(_, total)| number(total)),
+        }
+    }
+}
+
 /// Memory and page faults of the whole machine, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryUsage {

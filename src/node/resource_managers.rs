@@ -34,6 +34,7 @@ use proto::runtime::v1 as cri;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::config::Config;
+use crate::config::thresholds::Signal;
 use crate::pods::pod::{Pod, PodContainer};
 
 use checkpoint::{CheckpointError, RestoreError};
@@ -235,7 +236,7 @@ impl ResourceManagers {
         let total =
             machine.nodes.values().fold(0, |sum: u64, node| sum.saturating_add(node.memory));
         let total = i64::try_from(total).unwrap_or(i64::MAX);
-        let eviction = config.eviction.memory.map_or(0, |least| least.of(total));
+        let eviction = config.eviction.reservation(Signal::MemoryAvailable, total);
         let of_node = config.reserved_quantity("memory").map_or(0, |amount| amount.value());
         reserved.check(machine, of_node.saturating_add(eviction)).map_err(memory_error)?;
         let state = self.read_memory_state(memory::STATIC).map_err(memory_error)?;

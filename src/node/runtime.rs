@@ -13,6 +13,7 @@ pub mod registries;
 mod synced_images;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -110,6 +111,17 @@ pub struct ExecOutput {
     pub stderr: Vec<u8>,
     /// Exit code.
     pub exit_code: i32,
+}
+
+/// Where the runtime keeps images and the writable layers of containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageFileSystems {
+    /// Bytes that images use.
+    pub bytes: u64,
+    /// A directory on the file system of images; `None` if the runtime does not report it.
+    pub images: Option<PathBuf>,
+    /// A directory on the file system of layers; `None` if the runtime does not report it.
+    pub layers: Option<PathBuf>,
 }
 
 /// A change of a container or sandbox; a hint to observe it again.
@@ -222,8 +234,8 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     async fn images(&self) -> Result<Vec<cri_api::Image>, RuntimeError>;
     /// Removes an image; idempotent.
     async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError>;
-    /// Bytes used by images.
-    async fn image_bytes(&self) -> Result<u64, RuntimeError>;
+    /// The file systems of images and of the writable layers of containers.
+    async fn image_file_systems(&self) -> Result<ImageFileSystems, RuntimeError>;
 }
 
 #[cfg(test)]

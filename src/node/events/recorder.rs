@@ -1,5 +1,7 @@
 //! Records the events of the node, its pods and their containers, as the kubelet does.
 
+use std::collections::BTreeMap;
+
 use api::k8s::api::core::v1 as core;
 use api::k8s::api::core::v1::ObjectReference;
 use client::EventRecorder;
@@ -51,6 +53,19 @@ impl NodeEventRecorder {
         message: impl Into<String>,
     ) {
         self.recorder.event_for(pod_reference(pod), kind, reason, message);
+    }
+
+    /// Records an event about a pod, with annotations of the event.
+    pub(crate) fn annotated_pod_event(
+        &self,
+        pod: &Pod,
+        annotations: BTreeMap<String, String>,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let object = pod_reference(pod);
+        self.recorder.annotated_event_for(object, annotations, kind, reason, message);
     }
 
     /// Records an event about a claim of a pod.

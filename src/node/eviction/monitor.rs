@@ -1,34 +1,34 @@
-//! Monitors memory and disks of the node: sets the pressure conditions, removes unused images, and
-//! evicts pods if that does not suffice.
+//! Monitors memory, disks and processes of the node: sets the pressure conditions, removes what is
+//! unused, and evicts pods if that does not suffice (upstream's eviction manager).
 
-use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::Shutdown;
 use client::events::EventType;
-use proto::runtime::v1 as cri;
 
-use crate::config::Config;
-use crate::config::thresholds::Threshold;
-use crate::context::{Node, NodeIdentity};
-use crate::events::NodeEventRecorder;
-use crate::eviction::pressure::{ScarceResource, Shortage};
-use crate::eviction::ranking;
-use crate::eviction::ranking::{ContainerUsage, PodUsage};
-use crate::housekeeping::image_gc;
-use crate::machine;
-use crate::pods::observed::label;
+use crate::config::thresholds::{EvictionThreshold, Signal};
+use crate::context::Node;
+use crate::eviction::layout::FileSystemLayout;
+use crate::eviction::measure::{self, FileSystemPaths};
+use crate::eviction::message::{EvictionMessage, message};
+use crate::eviction::metrics::{EVICTIONS, STATS_AGE};
+use crate::eviction::ranking::{self, PodUsage};
+use crate::eviction::state::{Evaluation, EvictionState, Observations, threshold_met};
+use crate::eviction::{grace, local_storage};
+use crate::housekeeping::{dead_containers, image_gc};
+use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
 use crate::pods::table::PodTable;
+use crate::runtime::{ImageFileSystems, RuntimeError};
 use crate::status::pod::PodFailure;
 
-/// How often memory and disks are measured (the kubelet's `evictionMonitoringPeriod`).
+/// How often the node is measured (the kubelet's `evictionMonitoringPeriod`).
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Depth to which an emptyDir is measured.
-const DEPTH_MAX: usize = 64;
+/// How long the node waits for evicted pods to end before it is measured again
+/// (`podCleanupTimeout`).
+const CLEANUP_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs until shutdown.
 pub(crate) async fn run(
@@ -36,237 +36,280 @@ pub(crate) async fn run(
     table: PodTable,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
+    let mut monitor = EvictionMonitor {
+        state: EvictionState::default(),
+        file_systems: None,
+        measured: None,
+        node,
+        table,
+    };
     loop {
-        let shortages = measure(&node.identity);
-        if node.caches.pressure.record(&shortages) {
-            node.caches.status_changed.notify_one();
-        }
-        if !enforce_limits(&node, &table).await
-            && let Some(worst) = shortages.first()
-        {
-            relieve(&node, &table, *worst).await;
-        }
+        let evicted = monitor.sync().await;
+        let pause = async {
+            if evicted.is_empty() {
+                base::clock::sleep(INTERVAL).await;
+            } else {
+                wait_for_end(&evicted).await;
+            }
+        };
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            () = base::clock::sleep(INTERVAL) => {}
+            () = pause => {}
         }
     }
 }
 
-/// Returns the current shortages, memory first.
-fn measure(identity: &NodeIdentity) -> Vec<Shortage> {
-    let config = &identity.config;
-    let limits = &config.eviction;
-    let mut out = Vec::new();
-    if let (Some(least), Some(available)) = (limits.memory, machine::memory_available()) {
-        let threshold = least.of(identity.machine.memory);
-        if available < threshold {
-            out.push(Shortage { of: ScarceResource::Memory, threshold, available });
+/// Waits until the containers of evicted pods have ended, for a limited time.
+async fn wait_for_end(evicted: &[Arc<WorkerHandle>]) {
+    let ends = async {
+        for handle in evicted {
+            // The worker of a removed pod is gone.
+            let _ = handle.halted.subscribe().wait_for(|halted| *halted).await;
         }
-    }
-    for (path, space, inodes) in [
-        (&config.root_dir, limits.nodefs, limits.nodefs_inodes),
-        (&config.runtime.data_dir, limits.imagefs, limits.imagefs_inodes),
-    ] {
-        let Some(disk) = machine::disk(path) else { continue };
-        if let Some(shortage) = disk_shortage(disk, space, inodes) {
-            out.push(shortage);
-            break;
-        }
-    }
-    out
-}
-
-/// The shortage of a file system, in bytes also if inodes are short.
-fn disk_shortage(
-    disk: machine::Disk,
-    space: Option<Threshold>,
-    inodes: Option<Threshold>,
-) -> Option<Shortage> {
-    let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let is_short = |least: Option<Threshold>, free: u64, all: u64| {
-        all > 0 && least.is_some_and(|least| amount(free) < least.of(amount(all)))
     };
-    let short =
-        is_short(space, disk.free, disk.size) || is_short(inodes, disk.inodes_free, disk.inodes);
-    short.then(|| Shortage {
-        of: ScarceResource::Storage,
-        threshold: space.map_or(0, |least| least.of(amount(disk.size))),
-        available: amount(disk.free),
-    })
+    if tokio::time::timeout(CLEANUP_WAIT, ends).await.is_err() {
+        tracing::warn!(pods = evicted.len(), "evicted pods did not end in time");
+    }
 }
 
-/// Removes unused images; evicts one pod if that does not suffice.
-async fn relieve(node: &Arc<Node>, table: &PodTable, shortage: Shortage) {
-    tracing::warn!(
-        resource = shortage.of.name(),
-        available = shortage.available,
-        "eviction threshold met"
-    );
-    node.api.events.node_event(
-        EventType::Warning,
-        "EvictionThresholdMet",
-        format!("Attempting to reclaim {}", shortage.of.name()),
-    );
-    if shortage.of == ScarceResource::Storage {
-        image_gc::free_images(&node.runtime, table).await;
-        if !measure(&node.identity).iter().any(|s| s.of == ScarceResource::Storage) {
-            return;
+/// The file systems of the node.
+#[derive(Debug, Clone, PartialEq)]
+struct FileSystems {
+    paths: FileSystemPaths,
+    layout: FileSystemLayout,
+}
+
+struct EvictionMonitor {
+    node: Arc<Node>,
+    table: PodTable,
+    state: EvictionState,
+    /// As detected once; `None` until the runtime reports its own.
+    file_systems: Option<FileSystems>,
+    /// The file systems for which the thresholds are configured.
+    measured: Option<FileSystems>,
+}
+
+impl EvictionMonitor {
+    /// Measures the node once and acts on it; returns the pods that are evicted.
+    async fn sync(&mut self) -> Vec<Arc<WorkerHandle>> {
+        let file_systems = self.detect().await;
+        let observations = self.observe(&file_systems.paths).await;
+        let now = base::clock::now();
+        let Evaluation { conditions, due } = self.state.evaluate(&observations, now);
+        if self.node.caches.pressure.record(conditions, now) {
+            self.node.caches.status_changed.notify_one();
+        }
+        let evicted = self.enforce_limits(file_systems.layout).await;
+        if !evicted.is_empty() {
+            return evicted;
+        }
+        match due.first() {
+            Some(first) => {
+                let first = *first;
+                self.reclaim(first, &due, &observations, &file_systems).await.into_iter().collect()
+            }
+            None => Vec::new(),
         }
     }
-    let pods: Vec<Arc<Pod>> = active(table);
-    let used = usage(node, &pods).await;
-    let of = |pod: &Arc<Pod>| used.get(&*pod.uid).cloned().unwrap_or_default();
-    let measured: Vec<(&Pod, PodUsage)> = pods.iter().map(|p| (&**p, of(p))).collect();
-    let ranked = ranking::rank(&measured, shortage.of);
-    let Some((pod, used)) = ranked.first().and_then(|i| measured.get(*i)) else {
-        tracing::warn!(resource = shortage.of.name(), "no pod to evict");
-        return;
-    };
-    evict(&node.api.events, table, pod, ranking::message(pod, used, shortage), true);
-}
 
-/// Evicts pods that exceed their own limits on local storage; returns whether there were any.
-async fn enforce_limits(node: &Arc<Node>, table: &PodTable) -> bool {
-    let limited = |p: &Arc<Pod>| ranking::has_storage_limits(p);
-    let pods: Vec<Arc<Pod>> = active(table).into_iter().filter(limited).collect();
-    if pods.is_empty() {
-        return false;
-    }
-    let used = usage(node, &pods).await;
-    let mut any = false;
-    for pod in &pods {
-        let Some(used) = used.get(&*pod.uid) else { continue };
-        if let Some(message) = ranking::storage_excess(pod, used) {
-            any = true;
-            evict(&node.api.events, table, pod, message, false);
+    /// Returns the file systems, and configures the thresholds that follow from them.
+    async fn detect(&mut self) -> FileSystems {
+        let found = match &self.file_systems {
+            Some(known) => known.clone(),
+            None => {
+                let reported = self.node.runtime.cri.image_file_systems().await;
+                let is_final = reported.is_ok();
+                let found = self.file_systems_with(reported.unwrap_or_default()).await;
+                self.file_systems = is_final.then(|| found.clone());
+                found
+            }
+        };
+        if self.measured.as_ref() != Some(&found) {
+            let configured = self.node.identity.config.eviction.list();
+            let (thresholds, replaced) = found.layout.with_container_fs(&configured);
+            for signal in replaced {
+                tracing::warn!(signal, "threshold ignored: it follows from nodefs or imagefs");
+            }
+            self.state.configure(thresholds);
+            self.measured = Some(found.clone());
         }
+        found
     }
-    any
-}
 
-/// Pods that run or are about to start.
-fn active(table: &PodTable) -> Vec<Arc<Pod>> {
-    let is_final = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
-    table
-        .all()
-        .into_iter()
-        .filter(|(pod, handle)| {
-            let desired = handle.desired.borrow();
-            desired.rejection.is_none()
-                && !desired.removed
-                && !pod.is_deleted()
-                && !pod.is_api_terminal()
-                && !is_final(handle.reported.lock().status.phase.as_deref())
-        })
-        .map(|(pod, _)| pod)
-        .collect()
-}
+    async fn file_systems_with(&self, reported: ImageFileSystems) -> FileSystems {
+        let paths = FileSystemPaths::new(&self.node.identity.config, &reported);
+        let of_layout = paths.clone();
+        let layout = base::tasks::blocking(move || of_layout.layout()).await;
+        FileSystems { paths, layout: layout.unwrap_or(FileSystemLayout::Single) }
+    }
 
-fn evict(
-    events: &NodeEventRecorder,
-    table: &PodTable,
-    pod: &Pod,
-    message: String,
-    disruption: bool,
-) {
-    let Some(handle) = table.get(&pod.uid) else { return };
-    tracing::warn!(pod = %pod.key, message, "pod evicted");
-    events.pod_event(pod, EventType::Warning, ranking::REASON, message.clone());
-    let verdict = PodFailure {
-        reason: ranking::REASON.to_owned(),
-        message,
-        grace: Some(ranking::GRACE),
-        disruption,
-    };
-    handle.desired.send_modify(|d| d.rejection = Some(verdict));
-}
+    async fn observe(&self, paths: &FileSystemPaths) -> Observations {
+        let (node, paths) = (Arc::clone(&self.node), paths.clone());
+        base::tasks::blocking(move || measure::node(&node, &paths)).await.unwrap_or_default()
+    }
 
-/// Usage of the pods, by uid.
-async fn usage(node: &Arc<Node>, pods: &[Arc<Pod>]) -> HashMap<String, PodUsage> {
-    let stats = node.runtime.cri.stats().await.unwrap_or_default();
-    let (node, pods) = (Arc::clone(node), pods.to_vec());
-    let walk = move || {
-        let use_of =
-            |pod: &Arc<Pod>| (pod.uid.to_string(), pod_use(&node.identity.config, pod, &stats));
-        pods.iter().map(use_of).collect()
-    };
-    base::tasks::blocking(walk).await.unwrap_or_default()
-}
-
-fn pod_use(config: &Config, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
-    let logs = config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
-    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let mut out = PodUsage::default();
-    for stat in stats {
-        let Some(labels) = stat.attributes.as_ref().map(|a| &a.labels) else { continue };
-        if labels.get(label::POD_UID).map(String::as_str) != Some(&*pod.uid) {
-            continue;
+    /// Evicts pods that exceed their own limits on local storage.
+    async fn enforce_limits(&self, layout: FileSystemLayout) -> Vec<Arc<WorkerHandle>> {
+        let limited = |p: &Arc<Pod>| local_storage::has_limits(p) && !ranking::is_critical(p);
+        let pods: Vec<Arc<Pod>> = active(&self.table).into_iter().filter(limited).collect();
+        if pods.is_empty() {
+            return Vec::new();
         }
-        let name = labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default();
-        let memory = stat.memory.as_ref().and_then(|m| m.working_set_bytes).map_or(0, |v| v.value);
-        let layer = stat.writable_layer.as_ref().and_then(|w| w.used_bytes).map_or(0, |v| v.value);
-        let storage = bytes(layer.saturating_add(disk_usage(&logs.join(&name), DEPTH_MAX)));
-        out.containers.push(ContainerUsage { name, memory: bytes(memory), storage });
-    }
-    out.hosts = bytes(disk_usage(&crate::volumes::hosts_file(&config.pod_dir(&pod.uid)), 0));
-    let folder = config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
-    for volume in pod.spec().volumes.iter().flatten() {
-        let Some(source) = &volume.empty_dir else { continue };
-        if source.medium.as_deref().is_none_or(str::is_empty) {
-            out.volumes.push((
-                volume.name.clone(),
-                bytes(disk_usage(&folder.join(&volume.name), DEPTH_MAX)),
-            ));
-        }
-    }
-    out
-}
-
-/// Bytes on disk at and below a path; does not follow links or leave the file system.
-fn disk_usage(path: &Path, depth: usize) -> u64 {
-    let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
-    let mut sum = meta.blocks().saturating_mul(512);
-    if meta.is_dir() && depth > 0 {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| m.dev() == meta.dev()) {
-                sum = sum.saturating_add(disk_usage(&entry.path(), depth - 1));
+        let used = match measure::pods(&self.node, &pods).await {
+            Ok(used) => used,
+            Err(error) => {
+                tracing::debug!(%error, "cannot measure pods with limits on local storage");
+                return Vec::new();
+            }
+        };
+        let layers_count = layout == FileSystemLayout::Single;
+        let mut evicted = Vec::new();
+        for pod in &pods {
+            let used = used.get(&*pod.uid);
+            let excess = used.and_then(|used| local_storage::excess(pod, used, layers_count));
+            let Some(excess) = excess else { continue };
+            let message =
+                EvictionMessage { text: excess.message, annotations: BTreeMap::default() };
+            if let Some(handle) = self.evict(pod, message, ranking::GRACE, false) {
+                EVICTIONS.inc(&[excess.signal]);
+                evicted.push(handle);
             }
         }
+        evicted
     }
-    sum
+
+    /// Reclaims the resource of the first threshold that is due; returns the pod that is evicted.
+    async fn reclaim(
+        &self,
+        first: EvictionThreshold,
+        due: &[EvictionThreshold],
+        observations: &Observations,
+        file_systems: &FileSystems,
+    ) -> Option<Arc<WorkerHandle>> {
+        let resource = first.signal.resource();
+        tracing::warn!(
+            signal = first.signal.name(),
+            available = observations.get(&first.signal).map(|o| o.available.to_string()),
+            "eviction threshold met"
+        );
+        self.node.api.events.node_event(
+            EventType::Warning,
+            "EvictionThresholdMet",
+            format!("Attempting to reclaim {}", resource.name()),
+        );
+        if self.reclaim_unused(first.signal, file_systems).await {
+            tracing::info!(resource = resource.name(), "reclaimed without an eviction");
+            return None;
+        }
+        let pods: Vec<Arc<Pod>> = active(&self.table);
+        let ranked = match self.ranked(&pods, first.signal, file_systems.layout).await {
+            Ok(ranked) => ranked,
+            Err(error) => {
+                tracing::warn!(%error, "cannot measure pods, none is evicted");
+                return None;
+            }
+        };
+        for threshold in due {
+            if let Some(observed) = observations.get(&threshold.signal) {
+                STATS_AGE.took(&[threshold.signal.name()], observed.at.elapsed());
+            }
+        }
+        self.evict_first(&ranked, first, threshold_met(resource, due, observations))
+    }
+
+    /// Evicts the first pod that is not critical.
+    fn evict_first(
+        &self,
+        ranked: &[(Arc<Pod>, Option<PodUsage>)],
+        threshold: EvictionThreshold,
+        met: Option<(api::Quantity, api::Quantity)>,
+    ) -> Option<Arc<WorkerHandle>> {
+        let resource = threshold.signal.resource();
+        for (pod, used) in ranked {
+            if ranking::is_critical(pod) {
+                tracing::debug!(pod = %pod.key, "critical pod is not evicted");
+                continue;
+            }
+            let message = message(pod, used.as_ref(), resource, met);
+            let grace = grace(&self.node.identity.config, threshold, pod);
+            if let Some(handle) = self.evict(pod, message, grace, true) {
+                EVICTIONS.inc(&[threshold.signal.name()]);
+                return Some(handle);
+            }
+        }
+        tracing::warn!(resource = resource.name(), "no pod to evict");
+        None
+    }
+
+    /// Removes dead containers and unused images, as the layout requires; returns whether no
+    /// threshold is met afterwards.
+    async fn reclaim_unused(&self, signal: Signal, file_systems: &FileSystems) -> bool {
+        let node = &self.node;
+        let reclaim = file_systems.layout.reclaim(signal);
+        if reclaim.containers {
+            dead_containers::remove(&node.identity.config, &node.runtime, &self.table).await;
+        }
+        if reclaim.images {
+            image_gc::free_images(&node.runtime, &self.table).await;
+        }
+        (reclaim.containers || reclaim.images)
+            && self.state.is_reclaimed(&self.observe(&file_systems.paths).await)
+    }
+
+    /// The pods in the order in which they are evicted, with their usage.
+    async fn ranked(
+        &self,
+        pods: &[Arc<Pod>],
+        signal: Signal,
+        layout: FileSystemLayout,
+    ) -> Result<Vec<(Arc<Pod>, Option<PodUsage>)>, RuntimeError> {
+        let used = measure::pods(&self.node, pods).await?;
+        let measured: Vec<(&Pod, Option<&PodUsage>)> =
+            pods.iter().map(|pod| (&**pod, used.get(&*pod.uid))).collect();
+        let order = ranking::rank(&measured, layout.order(signal));
+        let of = |index: usize| {
+            let pod = pods.get(index)?;
+            Some((Arc::clone(pod), used.get(&*pod.uid).cloned()))
+        };
+        Ok(order.into_iter().filter_map(of).collect())
+    }
+
+    /// Ends a pod; `None` if it is gone.
+    fn evict(
+        &self,
+        pod: &Pod,
+        message: EvictionMessage,
+        grace: i64,
+        disruption: bool,
+    ) -> Option<Arc<WorkerHandle>> {
+        let handle = self.table.get(&pod.uid)?;
+        let EvictionMessage { text: message, annotations } = message;
+        tracing::warn!(pod = %pod.key, message, "pod evicted");
+        self.node.api.events.annotated_pod_event(
+            pod,
+            annotations,
+            EventType::Warning,
+            ranking::REASON,
+            message.clone(),
+        );
+        let reason = ranking::REASON.to_owned();
+        let failure = PodFailure { reason, message, grace: Some(grace), disruption };
+        handle.desired.send_modify(|d| d.rejection = Some(failure));
+        Some(handle)
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_system_is_short_of_space_or_inodes() {
-        let disk = |free, inodes_free| machine::Disk {
-            size: 1000,
-            free,
-            used: 1000 - free,
-            inodes: 100,
-            inodes_free,
-        };
-        let (space, inodes) = (Some(Threshold::Percent(5.0)), Some(Threshold::Amount(10)));
-        assert_eq!(disk_shortage(disk(50, 10), space, inodes), None);
-        let of = ScarceResource::Storage;
-        let short = Some(Shortage { of, threshold: 50, available: 49 });
-        assert_eq!(disk_shortage(disk(49, 10), space, inodes), short);
-        assert!(disk_shortage(disk(50, 9), space, inodes).is_some());
-        assert_eq!(disk_shortage(disk(0, 0), None, None), None);
-    }
-
-    #[test]
-    fn disk_usage_counts_blocks_and_not_links() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("a")).unwrap();
-        let empty = disk_usage(folder.path(), DEPTH_MAX);
-        std::fs::write(folder.path().join("a/b"), vec![1; 100_000]).unwrap();
-        std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
-        let used = disk_usage(folder.path(), DEPTH_MAX) - empty;
-        assert!((100_000..200_000).contains(&used), "{used}");
-    }
+/// Pods that run or are about to start, in the order of their names.
+fn active(table: &PodTable) -> Vec<Arc<Pod>> {
+    let is_final = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
+    let is_active = |pod: &Arc<Pod>| {
+        let Some(handle) = table.get(&pod.uid) else { return false };
+        let desired = handle.desired.borrow();
+        desired.rejection.is_none()
+            && !desired.removed
+            && !pod.is_deleted()
+            && !pod.is_api_terminal()
+            && !is_final(handle.reported.lock().status.phase.as_deref())
+    };
+    table.active().into_iter().filter(is_active).collect()
 }

@@ -1,66 +1,89 @@
-//! Resources that the node is short of, and the pressure conditions that follow from them.
+//! The pressure conditions that follow from thresholds that are met.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A resource that the node can be short of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ScarceResource {
-    Memory,
-    Storage,
+use crate::config::thresholds::{EvictionThreshold, ScarceResource};
+
+/// The conditions of the node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PressureConditions {
+    /// `MemoryPressure`
+    pub(crate) memory: bool,
+    /// `DiskPressure`
+    pub(crate) disk: bool,
+    /// `PIDPressure`
+    pub(crate) pid: bool,
 }
 
-impl ScarceResource {
-    /// The resource's name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Storage => "ephemeral-storage",
+impl PressureConditions {
+    /// The conditions of thresholds that are met (`nodeConditions`).
+    pub(super) fn of(met: &[EvictionThreshold]) -> Self {
+        let any = |resources: &[ScarceResource]| {
+            met.iter().any(|threshold| resources.contains(&threshold.signal.resource()))
+        };
+        Self {
+            memory: any(&[ScarceResource::Memory]),
+            disk: any(&[ScarceResource::Storage, ScarceResource::Inodes]),
+            pid: any(&[ScarceResource::Pids]),
         }
+    }
+
+    /// The names of the conditions that are true.
+    pub(crate) fn names(self) -> Vec<&'static str> {
+        let all = [
+            (self.memory, "MemoryPressure"),
+            (self.disk, "DiskPressure"),
+            (self.pid, "PIDPressure"),
+        ];
+        all.into_iter().filter_map(|(is_true, name)| is_true.then_some(name)).collect()
     }
 }
 
-/// A threshold that is crossed, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shortage {
-    pub(crate) of: ScarceResource,
-    pub(crate) threshold: i64,
-    pub(crate) available: i64,
+/// When a threshold of each condition was last met, and the conditions that are reported.
+#[derive(Debug, Default)]
+struct PressureState {
+    memory: Option<Instant>,
+    disk: Option<Instant>,
+    pid: Option<Instant>,
+    reported: PressureConditions,
 }
 
-/// The time of the last shortage of memory and of storage.
+/// The conditions that the node reports.
 #[derive(Debug)]
 pub(crate) struct NodePressure {
-    last: Mutex<(Option<Instant>, Option<Instant>)>,
-    /// A condition lasts this long after the last shortage (`evictionPressureTransitionPeriod`).
+    state: Mutex<PressureState>,
+    /// A condition lasts this long after a threshold was last met
+    /// (`evictionPressureTransitionPeriod`).
     transition_period: Duration,
 }
 
 impl NodePressure {
     pub(crate) fn new(transition_period: Duration) -> Self {
-        Self { last: Mutex::default(), transition_period }
+        Self { state: Mutex::default(), transition_period }
     }
 
-    pub(super) fn record(&self, shortages: &[Shortage]) -> bool {
-        let before = self.current();
-        let now = base::clock::now();
-        let last_shortage =
-            |of: ScarceResource| shortages.iter().any(|s| s.of == of).then_some(now);
-        let mut state = self.last.lock();
-        state.0 = last_shortage(ScarceResource::Memory).or(state.0);
-        state.1 = last_shortage(ScarceResource::Storage).or(state.1);
-        drop(state);
-        self.current() != before
+    /// Records the conditions of the thresholds that are met now; returns whether the reported
+    /// conditions changed (`nodeConditionsLastObservedAt`, `nodeConditionsObservedSince`).
+    pub(super) fn record(&self, met: PressureConditions, now: Instant) -> bool {
+        let holds = |last: &mut Option<Instant>, is_met: bool| {
+            *last = is_met.then_some(now).or(*last);
+            last.is_some_and(|at| now.saturating_duration_since(at) < self.transition_period)
+        };
+        let mut state = self.state.lock();
+        let reported = PressureConditions {
+            memory: holds(&mut state.memory, met.memory),
+            disk: holds(&mut state.disk, met.disk),
+            pid: holds(&mut state.pid, met.pid),
+        };
+        std::mem::replace(&mut state.reported, reported) != reported
     }
 
-    /// The conditions MemoryPressure and DiskPressure.
-    pub(crate) fn current(&self) -> (bool, bool) {
-        let state = self.last.lock();
-        let holds =
-            |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < self.transition_period);
-        (holds(state.0), holds(state.1))
+    /// The conditions that are reported.
+    pub(crate) fn current(&self) -> PressureConditions {
+        self.state.lock().reported
     }
 }
 
@@ -68,13 +91,22 @@ impl NodePressure {
 mod tests {
     use super::*;
 
+    /// Upstream's `TestNodeConditionsLastObservedAt` and `TestNodeConditionsObservedSince`.
     #[test]
-    fn a_pressure_condition_is_reported_when_it_begins() {
-        let pressure = NodePressure::new(Duration::from_secs(300));
-        let shortage = Shortage { of: ScarceResource::Storage, threshold: 2, available: 1 };
-        assert!(!pressure.record(&[]));
-        assert!(pressure.record(&[shortage]));
-        assert_eq!(pressure.current(), (false, true));
-        assert!(!pressure.record(&[]), "it stays for a while");
+    fn a_condition_lasts_for_the_transition_period() {
+        let pressure = NodePressure::new(Duration::from_secs(120));
+        let start = base::clock::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let none = PressureConditions::default();
+        let disk = PressureConditions { disk: true, ..none };
+        assert!(!pressure.record(none, start));
+        assert!(pressure.record(disk, start));
+        assert!(!pressure.record(disk, after(10)));
+        assert!(!pressure.record(none, after(129)), "it was last met at 10 s");
+        assert_eq!(pressure.current(), disk);
+        assert!(pressure.record(none, after(130)));
+        assert_eq!(pressure.current(), none);
+        assert!(pressure.record(PressureConditions { memory: true, ..disk }, after(131)));
+        assert_eq!(pressure.current().names(), ["MemoryPressure", "DiskPressure"]);
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::context::{Node, RuntimeHandles};
 use crate::events;
+use crate::housekeeping::dead_containers;
 use crate::machine;
 use crate::pods::table::PodTable;
 use crate::runtime::RuntimeError;
@@ -255,7 +256,10 @@ async fn unused_images(
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods whose containers wait for a restart are in use.
-    for (pod, _) in table.all() {
+    for (pod, handle) in table.all() {
+        if !dead_containers::may_start(&pod, &handle.reported.lock()) {
+            continue;
+        }
         used.extend(
             pod.containers.iter().map(|m| crate::runtime::images::name::normalize(m.image())),
         );

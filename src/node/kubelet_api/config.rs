@@ -10,9 +10,13 @@ pub(super) fn configz(api: &KubeletApi) -> String {
     let listening = config.kubelet_api.as_ref().and_then(|http| http.listener.local_addr().ok());
     let address = listening.map(|address| address.ip().to_string());
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
-    let eviction: std::collections::BTreeMap<&str, String> =
-        config.eviction.texts().into_iter().collect();
-    let shutdown = json!({
+    let eviction = config.eviction.texts();
+    let others = json!({
+        "evictionHard": eviction.hard,
+        "evictionSoft": eviction.soft,
+        "evictionSoftGracePeriod": eviction.soft_grace,
+        "evictionMinimumReclaim": eviction.min_reclaim,
+        "evictionMaxPodGracePeriod": config.eviction_max_pod_grace,
         "shutdownGracePeriod": seconds(config.shutdown_grace.total),
         "shutdownGracePeriodCriticalPods": seconds(config.shutdown_grace.critical),
         "imageMaximumGCAge": seconds(config.image_age_max),
@@ -46,7 +50,6 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "allowedUnsafeSysctls": config.allowed_sysctls,
         "maxParallelImagePulls": config.image_pulls_max,
         "nodeStatusUpdateFrequency": seconds(config.status_check_interval),
-        "evictionHard": eviction,
         "evictionPressureTransitionPeriod": seconds(config.pressure_transition),
         "crashLoopBackOff": {"maxContainerRestartPeriod": seconds(config.restart_delay_max)},
         "failSwapOn": false,
@@ -64,8 +67,8 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
     });
     // The macro's recursion is limited.
-    if let (Some(fields), Value::Object(shutdown)) = (fields.as_object_mut(), shutdown) {
-        fields.extend(shutdown);
+    if let (Some(fields), Value::Object(others)) = (fields.as_object_mut(), others) {
+        fields.extend(others);
     }
     json!({ "kubeletconfig": fields }).to_string()
 }

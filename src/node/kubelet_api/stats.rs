@@ -35,6 +35,7 @@ use crate::machine::{self, Interface};
 use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::pod::Pod;
 
+pub(crate) use self::disk_usage::measure_now;
 pub(super) use self::metrics::agent_metrics;
 pub(crate) use self::resources::NodeResources;
 
@@ -285,8 +286,8 @@ pub(super) async fn summary(api: &KubeletApi) -> Response<Body> {
     let root_disk = machine::disk(&node.identity.config.root_dir);
     of_node["fs"] = document::whole_file_system(now, root_disk);
     let mut image_fs = document::whole_file_system(now, image_disk);
-    if let Ok(bytes) = node.runtime.cri.image_bytes().await {
-        image_fs["usedBytes"] = bytes.into();
+    if let Ok(images) = node.runtime.cri.image_file_systems().await {
+        image_fs["usedBytes"] = images.bytes.into();
     }
     of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});
     let body = json!({"node": of_node, "pods": pods});

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use api::k8s::api::core::v1 as core;
 
 use crate::context::{NodeCaches, NodeIdentity};
+use crate::eviction::pressure::PressureConditions;
 use crate::eviction::ranking;
 use crate::pods::capacity;
 use crate::pods::cri_config;
 use crate::pods::pod::{ContainerRole, Pod};
-use crate::pods::rejection::Rejection;
+use crate::pods::rejection::{Rejection, STATUS_PREFIX};
 use crate::pods::resources;
 use crate::pods::resources::Qos;
 
@@ -35,9 +36,10 @@ pub(crate) fn check(
 
 /// Under pressure only critical pods start; under memory pressure alone also pods that request
 /// memory.
-fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<Rejection> {
+fn pressure(conditions: PressureConditions, pod: &Pod) -> Option<Rejection> {
     const TAINT: &str = "node.kubernetes.io/memory-pressure";
-    if !(memory || disk) || ranking::is_critical(pod) {
+    let names = conditions.names();
+    if names.is_empty() || ranking::is_critical(pod) {
         return None;
     }
     let tolerates = pod.spec().tolerations.iter().flatten().any(|t| {
@@ -48,17 +50,12 @@ fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<Rejection> {
             && (key == TAINT && (exists || t.value.as_deref().is_none_or(str::is_empty))
                 || key.is_empty() && exists)
     });
-    if !disk && (resources::qos(pod) != Qos::BestEffort || tolerates) {
+    let only_memory = conditions == PressureConditions { memory: true, ..Default::default() };
+    if only_memory && (resources::qos(pod) != Qos::BestEffort || tolerates) {
         return None;
     }
-    let names: Vec<&str> = [(memory, "MemoryPressure"), (disk, "DiskPressure")]
-        .into_iter()
-        .filter_map(|(is, name)| is.then_some(name))
-        .collect();
-    Some(Rejection::new(
-        ranking::REASON,
-        format!("The node had condition: [{}]. ", names.join(" ")),
-    ))
+    let message = format!("{STATUS_PREFIX}The node had condition: [{}]. ", names.join(" "));
+    Some(Rejection::new(ranking::REASON, message))
 }
 
 fn sysctls(pod: &Pod, allowed: &[String]) -> Option<Rejection> {
@@ -203,25 +200,31 @@ mod tests {
     fn under_pressure_only_critical_and_undemanding_pods_start() {
         let effort = json!([{"name": "a", "resources": {"requests": {"memory": "1Mi"}}}]);
         let best = json!({"containers": [{"name": "a"}]});
-        let reason = |state, spec| {
-            pressure(state, &pod(spec)).map(|r| format!("{}: {}", r.reason, r.message))
+        let reason = |[memory, disk, pid]: [bool; 3], spec| {
+            let conditions = PressureConditions { memory, disk, pid };
+            pressure(conditions, &pod(spec)).map(|r| format!("{}: {}", r.reason, r.message))
         };
-        assert_eq!(reason((false, false), best.clone()), None);
+        let only_memory = [true, false, false];
+        assert_eq!(reason([false; 3], best.clone()), None);
         assert_eq!(
-            reason((true, false), best).unwrap(),
-            "Evicted: The node had condition: [MemoryPressure]. "
+            reason(only_memory, best.clone()).unwrap(),
+            "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "
         );
-        assert_eq!(reason((true, false), json!({"containers": effort})), None);
+        assert_eq!(reason(only_memory, json!({"containers": effort})), None);
         assert_eq!(
-            reason((true, true), json!({"containers": effort})).unwrap(),
-            "Evicted: The node had condition: [MemoryPressure DiskPressure]. "
+            reason([true, true, false], json!({"containers": effort})).unwrap(),
+            "Evicted: Pod was rejected: The node had condition: [MemoryPressure DiskPressure]. "
         );
         assert_eq!(
-            reason((true, true), json!({"containers": effort, "priority": 2_000_000_000})),
+            reason([false, false, true], json!({"containers": effort})).unwrap(),
+            "Evicted: Pod was rejected: The node had condition: [PIDPressure]. "
+        );
+        assert_eq!(
+            reason([true; 3], json!({"containers": effort, "priority": 2_000_000_000})),
             None
         );
         let tolerant = json!({"containers": [{"name": "a"}],
             "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
-        assert_eq!(reason((true, false), tolerant), None);
+        assert_eq!(reason(only_memory, tolerant), None);
     }
 }

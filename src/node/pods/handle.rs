@@ -36,7 +36,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) desired: watch::Sender<DesiredPod>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) exits: Arc<Mutex<HashSet<String>>>,
-    /// Whether the containers have ended after [`DesiredPod::halt`] was set.
+    /// Whether the containers have ended for good.
     pub(crate) halted: Arc<watch::Sender<bool>>,
     /// The last status and observation, for the kubelet API.
     pub(crate) reported: Arc<Mutex<ReportedPod>>,

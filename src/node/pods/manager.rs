@@ -306,7 +306,8 @@ impl PodManager {
     fn report_rejection(&self, pod: &Pod, rejection: Option<&PodFailure>) {
         let Some(rejection) = rejection else { return };
         rejection::count(&rejection.reason);
-        let message = rejection.message.clone();
+        let message = &rejection.message;
+        let message = message.strip_prefix(rejection::STATUS_PREFIX).unwrap_or(message);
         self.node.api.events.pod_event(pod, EventType::Warning, &rejection.reason, message);
     }
 

@@ -6,6 +6,10 @@ use base::metrics::Family;
 /// (`lifecycle.UnexpectedAdmissionError`).
 pub(crate) const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
 
+/// What precedes the reason in the message of the status, and not in that of the event
+/// (`rejectPod`).
+pub(crate) const STATUS_PREFIX: &str = "Pod was rejected: ";
+
 /// The reasons that are labels of the metric; others are counted together
 /// (`admissionRejectionReasons` of the kubelet).
 const COUNTED: [&str; 21] = [

@@ -195,6 +195,18 @@ pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
         .0
 }
 
+/// Whether a container of the pod limits a resource.
+pub(crate) fn has_limit(pod: &Pod, name: &str) -> bool {
+    let of = |m: &&PodContainer| m.role != ContainerRole::Ephemeral;
+    pod.containers.iter().filter(of).any(|m| get(limits(&m.container), name).is_some())
+}
+
+/// Returns the limit of all containers together on a resource that cannot be limited for the whole
+/// pod (`AggregateContainerLimits`); `None` if no container limits it.
+pub(crate) fn pod_limit(pod: &Pod, name: &str) -> Option<Quantity> {
+    has_limit(pod, name).then(|| amount(pod, name, |c| get(limits(c), name), None).0)
+}
+
 /// Returns the names of all resources that a pod requests or limits.
 pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
     let of = |c: &PodContainer| {
@@ -233,6 +245,11 @@ const HUGE_PAGES: &str = "hugepages-";
 /// The resource name of a page size, such as `hugepages-2Mi`.
 pub(crate) fn huge_page_resource(size: i64) -> String {
     format!("{HUGE_PAGES}{}", Quantity::bytes(size))
+}
+
+/// Whether a resource is huge pages of one size.
+pub(crate) fn is_huge_pages(name: &str) -> bool {
+    name.starts_with(HUGE_PAGES)
 }
 
 /// The page size in the file names of the kernel's `hugetlb` controller, such as `2MB`.

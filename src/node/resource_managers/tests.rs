@@ -8,6 +8,7 @@ use serde_json::json;
 use super::config::{CpuPolicyOptions, ReservedMemory, TopologyScope};
 use super::topology::config::TopologyOptions;
 use super::*;
+use crate::config::thresholds::EvictionThresholds;
 use crate::devices::DeviceManager;
 use crate::pods::pod::tests::pod;
 
@@ -34,7 +35,7 @@ fn config(root: &Path, managers: ResourceManagersConfig) -> Config {
     out.reserved = [("cpu", "1"), ("memory", "1Gi")]
         .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
         .into();
-    out.eviction.memory = None;
+    out.eviction = EvictionThresholds::none();
     out.resource_managers = managers;
     out
 }

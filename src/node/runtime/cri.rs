@@ -15,7 +15,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::operations::OperationMetrics;
 use super::synced_images::{self, SyncedImages};
-use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, StreamingRequest};
+use super::{
+    ExecOutput, ImageFileSystems, Runtime, RuntimeError, RuntimeVersion, StreamingRequest,
+};
 
 /// Deadline of short calls (kubelet's `runtimeRequestTimeout`).
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -365,14 +367,18 @@ impl Runtime for CriRuntime {
         ignore_not_found(call!(self, images, remove_image, message))
     }
 
-    async fn image_bytes(&self) -> Result<u64, RuntimeError> {
+    async fn image_file_systems(&self) -> Result<ImageFileSystems, RuntimeError> {
         let usage = call!(self, images, image_fs_info, api::ImageFsInfoRequest {})?;
-        Ok(usage
-            .image_filesystems
-            .iter()
-            .filter_map(|f| f.used_bytes.as_ref())
-            .map(|b| b.value)
-            .sum())
+        let place = |list: &[api::FilesystemUsage]| {
+            let mountpoint = &list.first()?.fs_id.as_ref()?.mountpoint;
+            (!mountpoint.is_empty()).then(|| mountpoint.into())
+        };
+        let bytes = usage.image_filesystems.iter().filter_map(|f| f.used_bytes.as_ref());
+        Ok(ImageFileSystems {
+            bytes: bytes.map(|b| b.value).sum(),
+            images: place(&usage.image_filesystems),
+            layers: place(&usage.container_filesystems),
+        })
     }
 }
 

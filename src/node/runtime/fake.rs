@@ -12,8 +12,8 @@ use proto::runtime::v1 as cri;
 use tokio::sync::mpsc;
 
 use super::{
-    ContainerEvent, ContainerEventKind, ExecOutput, Runtime, RuntimeError, RuntimeVersion,
-    StreamingRequest,
+    ContainerEvent, ContainerEventKind, ExecOutput, ImageFileSystems, Runtime, RuntimeError,
+    RuntimeVersion, StreamingRequest,
 };
 use crate::pods::observed::label;
 
@@ -543,7 +543,7 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    async fn image_bytes(&self) -> Result<u64, RuntimeError> {
-        Ok(0)
+    async fn image_file_systems(&self) -> Result<ImageFileSystems, RuntimeError> {
+        Ok(ImageFileSystems::default())
     }
 }

@@ -1,11 +1,10 @@
 //! The Node object: registration, status and lease. Pods do not depend on it.
 
 mod addresses;
+pub(crate) mod allocatable;
 mod extended;
 mod flags;
 mod status;
-
-pub(crate) use status::capacity_and_allocatable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -344,6 +343,10 @@ impl NodeReporter {
         {
             Ok(object) => {
                 if let Some(reason) = status::readiness_event(&before, ready) {
+                    let message = format!("Node {name} status is now: {reason}");
+                    self.node.api.events.object_event(&object, EventType::Normal, reason, message);
+                }
+                for reason in status::pressure_events(&before, &status) {
                     let message = format!("Node {name} status is now: {reason}");
                     self.node.api.events.object_event(&object, EventType::Normal, reason, message);
                 }

@@ -17,10 +17,10 @@ const BLOCK: u64 = 512;
 
 /// The usage of a file, or of a directory with everything below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(crate) struct Used {
     /// Allocated bytes, not the lengths of the files.
-    pub(super) bytes: u64,
-    pub(super) inodes: u64,
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
     /// Time of the measurement, in nanoseconds since the epoch.
     pub(super) at: i64,
 }
@@ -50,6 +50,13 @@ impl DiskUsage {
     pub(super) fn prune(&self, now: Instant) {
         self.0.lock().retain(|_, (at, _)| now.saturating_duration_since(*at) < KEPT_FOR);
     }
+}
+
+/// Measures a file or directory now, without following links or leaving its file system; `None` if
+/// it does not exist. Blocks during the walk, however long it takes: a limit must not end with the
+/// number of files.
+pub(crate) fn measure_now(path: &Path) -> Option<Used> {
+    walk(path, usize::MAX)
 }
 
 /// Measures a path; `None` if it does not exist or has more than `entries_left` entries below it.

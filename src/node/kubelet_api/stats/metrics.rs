@@ -99,6 +99,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         crate::image_access::metrics::render(),
         crate::pods::image_pull::metrics::render(),
         crate::housekeeping::image_gc::render_metrics(),
+        crate::eviction::metrics::render(),
         crate::resource_managers::metrics::render(),
         crate::pods::rejection::render_metrics(),
         api.node.dynamic_resources.render_metrics(),

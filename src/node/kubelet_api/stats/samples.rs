@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cgroups::{GroupPressure, GroupUsage};
-use crate::machine::{Interface, MemoryUsage};
+use crate::machine::{Interface, MemoryUsage, ProcessCounts};
 use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
 
@@ -80,15 +80,11 @@ pub(super) struct ProcessLimits {
 
 impl ProcessLimits {
     pub(super) fn parse(pid_max: &str, threads_max: &str, loadavg: &str, stat: &str) -> Self {
-        let number = |text: &str| text.trim().parse::<u64>().ok();
-        let of_load = loadavg.split_whitespace().nth(3).and_then(|f| f.split_once('/'));
+        let ProcessCounts { max, running } = ProcessCounts::parse(pid_max, threads_max, loadavg);
         let booted =
             stat.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-        Self {
-            max: number(pid_max).into_iter().chain(number(threads_max)).min(),
-            running: of_load.and_then(|(_, total)| number(total)),
-            booted: booted.unwrap_or_default().saturating_mul(1_000_000_000),
-        }
+        let booted = booted.unwrap_or_default().saturating_mul(1_000_000_000);
+        Self { max, running, booted }
     }
 }
 

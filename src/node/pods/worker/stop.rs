@@ -357,6 +357,7 @@ impl Worker {
             Ok(observed) if !observed.any_running() => observed,
             _ => return self.retry_later(),
         };
+        self.halted.send_replace(true);
         if !self.release_claims(pod).await {
             return self.retry_later();
         }

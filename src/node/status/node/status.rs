@@ -9,12 +9,12 @@ use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 use sorting::{CollectOrdered as _, CompactSort as _};
 
+use super::allocatable::capacity_and_allocatable;
 use super::extended;
-use crate::config::thresholds::Threshold;
 use crate::context::{Node, RuntimeHandles};
 use crate::events;
+use crate::eviction::pressure::PressureConditions;
 use crate::machine;
-use crate::pods::resources;
 use crate::runtime::RuntimeError;
 
 /// Maximum number of listed images (`nodeStatusMaxImages`), and of names of each.
@@ -22,45 +22,6 @@ const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
 
 const SHUTTING_DOWN: &str = "node is shutting down";
-
-/// Returns capacity and allocatable of the machine.
-pub(crate) fn capacity_and_allocatable(
-    node_config: &crate::Config,
-    machine: &machine::Machine,
-) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
-    let disk = machine::disk(&node_config.root_dir)
-        .map_or(0, |disk| i64::try_from(disk.size).unwrap_or(i64::MAX));
-    let cpus = u32::try_from(machine.cpus).unwrap_or(u32::MAX);
-    let pods = match node_config.pods_per_core {
-        0 => node_config.max_pods,
-        each => node_config.max_pods.min(each.saturating_mul(cpus)),
-    };
-    let mut capacity = BTreeMap::from([
-        ("cpu".to_owned(), Quantity::from_int(machine.cpus)),
-        ("memory".to_owned(), Quantity::bytes(machine.memory)),
-        ("ephemeral-storage".to_owned(), Quantity::bytes(disk)),
-        ("pods".to_owned(), Quantity::from_int(i64::from(pods))),
-    ]);
-    for (size, count) in machine::huge_pages() {
-        let name = resources::huge_page_resource(size);
-        capacity.insert(name, Quantity::bytes(count.saturating_mul(size)));
-    }
-    let zero = Quantity::from_int(0);
-    let mut allocatable = capacity.clone();
-    let mut take = |name: &str, amount: Quantity| {
-        if let Some(value) = allocatable.get_mut(name) {
-            *value = value.minus(amount).max(zero);
-        }
-    };
-    let limits = &node_config.eviction;
-    let threshold = |least: Option<Threshold>, all: i64| least.map_or(0, |least| least.of(all));
-    take("memory", Quantity::bytes(threshold(limits.memory, machine.memory)));
-    take("ephemeral-storage", Quantity::bytes(threshold(limits.nodefs, disk)));
-    for (name, text) in node_config.reserved.iter().chain(&node_config.kube_reserved) {
-        take(name, Quantity::parse(text).unwrap_or(zero));
-    }
-    (capacity, allocatable)
-}
 
 fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
     list.iter().map(|(k, v)| (k, v.to_string())).collect_map()
@@ -93,8 +54,10 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
     };
     let m = &node.identity.machine;
-    let (low_memory, low_disk) = node.caches.pressure.current();
-    status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
+    let PressureConditions { memory, disk, pid } = node.caches.pressure.current();
+    let [memory, disk, pid] = [(&MEMORY, memory), (&DISK, disk), (&PID, pid)]
+        .map(|(texts, is_true)| texts.condition(is_true));
+    status["conditions"] = json!([memory, disk, pid, ready]);
     status["addresses"] = addresses(&node.identity.config);
     status["images"] = images(&node.runtime).await;
     let in_use = node.csi.volumes_in_use();
@@ -179,31 +142,66 @@ fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Optio
     })
 }
 
-fn memory(pressure: bool) -> Value {
-    let (reason, message) = if pressure {
-        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
-    } else {
-        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
-    };
-    condition("MemoryPressure", pressure, reason, message)
+/// The texts of a condition of pressure (`pkg/kubelet/nodestatus/setters.go`).
+struct PressureTexts {
+    type_: &'static str,
+    /// Reason and message while it is true, and the reason of the event.
+    on: [&'static str; 3],
+    /// The same while it is false.
+    off: [&'static str; 3],
 }
 
-fn disk(pressure: bool) -> Value {
-    let (reason, message) = if pressure {
-        ("KubeletHasDiskPressure", "kubelet has disk pressure")
-    } else {
-        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
-    };
-    condition("DiskPressure", pressure, reason, message)
-}
-
-fn pids() -> Value {
-    condition(
-        "PIDPressure",
-        false,
+const MEMORY: PressureTexts = PressureTexts {
+    type_: "MemoryPressure",
+    on: [
+        "KubeletHasInsufficientMemory",
+        "kubelet has insufficient memory available",
+        "NodeHasInsufficientMemory",
+    ],
+    off: [
+        "KubeletHasSufficientMemory",
+        "kubelet has sufficient memory available",
+        "NodeHasSufficientMemory",
+    ],
+};
+const DISK: PressureTexts = PressureTexts {
+    type_: "DiskPressure",
+    on: ["KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"],
+    off: ["KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasNoDiskPressure"],
+};
+const PID: PressureTexts = PressureTexts {
+    type_: "PIDPressure",
+    on: [
+        "KubeletHasInsufficientPID",
+        "kubelet has insufficient PID available",
+        "NodeHasInsufficientPID",
+    ],
+    off: [
         "KubeletHasSufficientPID",
         "kubelet has sufficient PID available",
-    )
+        "NodeHasSufficientPID",
+    ],
+};
+
+impl PressureTexts {
+    fn condition(&self, is_true: bool) -> Value {
+        let [reason, message, _] = if is_true { self.on } else { self.off };
+        condition(self.type_, is_true, reason, message)
+    }
+}
+
+/// Returns the reasons of the events of conditions of pressure that `written` has and the status
+/// before it had not.
+pub(super) fn pressure_events(before: &core::NodeStatus, written: &Value) -> Vec<&'static str> {
+    let of = |texts: &PressureTexts| {
+        let mut conditions = written["conditions"].as_array().into_iter().flatten();
+        let status = conditions.find(|c| c["type"] == texts.type_)?["status"].as_str()?.to_owned();
+        let mut conditions = before.conditions.iter().flatten();
+        let before = conditions.find(|c| c.type_ == texts.type_);
+        let [_, _, reason] = if status == "True" { texts.on } else { texts.off };
+        before.is_none_or(|before| before.status != status).then_some(reason)
+    };
+    [&MEMORY, &DISK, &PID].into_iter().filter_map(of).collect()
 }
 
 fn addresses(config: &crate::Config) -> Value {
@@ -323,6 +321,23 @@ mod tests {
         ] {
             assert_eq!(readiness_event(before, ready), expected, "{before:?} {ready}");
         }
+    }
+
+    #[test]
+    fn a_change_of_pressure_is_an_event() {
+        let written = json!({"conditions": [MEMORY.condition(false), DISK.condition(true)]});
+        let events = |conditions: Value| {
+            pressure_events(&status(json!({"conditions": conditions})), &written)
+        };
+        let new = ["NodeHasSufficientMemory", "NodeHasDiskPressure"];
+        assert_eq!(events(json!([])), new, "a new node");
+        assert_eq!(events(written["conditions"].clone()), [""; 0]);
+        assert_eq!(
+            events(json!([{"type": "MemoryPressure", "status": "Unknown"},
+                {"type": "DiskPressure", "status": "False"}])),
+            new
+        );
+        assert_eq!(PID.condition(true)["message"], "kubelet has insufficient PID available");
     }
 
     #[test]
