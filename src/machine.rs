@@ -2,6 +2,7 @@
 //! agent.
 
 mod component_configs;
+mod eviction_args;
 mod excluded_endpoints;
 mod flags;
 mod flannel;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
-use node::{EvictionThresholds, ImageVerification, ShutdownGracePeriod};
+use node::{ImageVerification, ShutdownGracePeriod};
 
+use super::eviction_args::{self, EvictionSettings};
 use super::flags;
 use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
@@ -43,8 +44,7 @@ pub(super) struct KubeletSettings {
     pub(super) reserved: BTreeMap<String, String>,
     pub(super) kube_reserved: BTreeMap<String, String>,
     pub(super) resource_managers: ResourceManagersConfig,
-    pub(super) eviction: Option<EvictionThresholds>,
-    pub(super) pressure_transition: Option<Duration>,
+    pub(super) eviction: EvictionSettings,
     pub(super) image_pulls_max: Option<usize>,
     /// The programs that provide credentials for images, and their configuration.
     pub(super) credential_provider_dir: Option<PathBuf>,
@@ -88,8 +88,7 @@ impl KubeletSettings {
     pub(super) fn apply(&self, config: &mut node::Config) {
         set(&mut config.max_pods, &self.max_pods);
         set(&mut config.pods_per_core, &self.pods_per_core);
-        set(&mut config.eviction, &self.eviction);
-        set(&mut config.pressure_transition, &self.pressure_transition);
+        self.eviction.apply(config);
         set(&mut config.image_pulls_max, &self.image_pulls_max);
         set(&mut config.image_age_min, &self.image_age_min);
         set(&mut config.image_age_max, &self.image_age_max);
@@ -189,7 +188,6 @@ fn image_verification(own: &Arguments) -> Result<Option<ImageVerification>, Comm
 
 fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let pids = arguments.number::<i64>("pod-max-pids", -1..=i64::MAX)?;
-    let eviction = arguments.value("eviction-hard").map(EvictionThresholds::parse).transpose();
     let (gc_high, gc_low) = image_thresholds(&arguments)?;
     let external_cloud = cloud_provider(&mut arguments)?;
     tls_version(&mut arguments)?;
@@ -203,9 +201,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         reserved,
         kube_reserved,
         resource_managers,
-        eviction: eviction.map_err(|error| arguments.invalid("eviction-hard", error))?,
-        pressure_transition: arguments
-            .duration("eviction-pressure-transition-period", Duration::ZERO)?,
+        eviction: eviction_args::parse(&arguments)?,
         image_pulls_max: image_pulls(&arguments)?,
         credential_provider_dir: absolute(&arguments, images::PROVIDER_DIR)?,
         credential_provider_config: absolute(&arguments, images::PROVIDER_CONFIG)?,
@@ -307,9 +303,8 @@ fn reserved(arguments: &Arguments, name: &str) -> Result<BTreeMap<String, String
         let (resource, amount) = part.split_once('=').ok_or_else(|| invalid(form))?;
         let (resource, amount) = (resource.trim(), amount.trim());
         match resource {
-            "cpu" | "memory" | "ephemeral-storage" => {}
-            "pid" => return Err(invalid("processes cannot be reserved; see pod-max-pids")),
-            _ => return Err(invalid("must be cpu, memory or ephemeral-storage")),
+            "cpu" | "memory" | "ephemeral-storage" | "pid" => {}
+            _ => return Err(invalid("must be cpu, memory, ephemeral-storage or pid")),
         }
         if Quantity::parse(amount).ok().is_none_or(|quantity| quantity.sign() < 0) {
             return Err(invalid(form));
@@ -438,7 +433,6 @@ mod tests {
             "image-gc-low-threshold=60",
             "container-log-max-size=5Mi",
             "container-log-max-files=3",
-            "eviction-hard=memory.available<200Mi,nodefs.available<10%",
             "node-labels=a=b,c=d",
             "register-with-taints=x=y:NoSchedule",
             "allowed-unsafe-sysctls=net.ipv4.ip_forward,kernel.msg*",
@@ -454,7 +448,6 @@ mod tests {
         assert_eq!(settings.kube_reserved["memory"], "1Gi");
         assert_eq!((settings.image_gc_high, settings.image_gc_low), (Some(70), Some(60)));
         assert_eq!((settings.log_max_size, settings.log_max_files), (Some(5 << 20), Some(3)));
-        assert!(settings.eviction.unwrap().imagefs.is_none());
         assert_eq!((settings.labels.len(), settings.taints.len()), (2, 1));
         assert_eq!(settings.allowed_sysctls, ["net.ipv4.ip_forward", "kernel.msg*"]);
         assert_eq!((settings.image_pulls_max, settings.pod_pids_max), (Some(1), Some(1000)));
@@ -471,11 +464,10 @@ mod tests {
             ("max-pods=0", "--kubelet-arg=max-pods=0: must be a number from 1"),
             ("max-pod=5", "--kubelet-arg=max-pod is not supported, did you mean max-pods?"),
             ("system-reserved=cpu", "cpu: must be RESOURCE=QUANTITY"),
-            ("system-reserved=gpu=1", "gpu=1: must be cpu, memory or ephemeral-storage"),
+            ("system-reserved=gpu=1", "gpu=1: must be cpu, memory, ephemeral-storage or pid"),
             ("image-gc-low-threshold=90", "must be below image-gc-high-threshold (85)"),
             ("container-log-max-files=1", "must be a number from 2"),
-            ("eviction-soft=memory.available<1Gi", "soft eviction thresholds are not implemented"),
-            ("eviction-hard=pid.available<10%", "the eviction signal pid.available is not"),
+            ("eviction-soft=memory.available<1Gi", "grace period must be specified for the soft"),
             ("cpu-manager-policy=fast", "unknown policy: \"fast\""),
             ("memory-manager-policy=BestEffort", "is not available for platform \"linux\""),
             ("cpu-cfs-quota=false", "limits of CPU are always enforced"),

@@ -12,7 +12,9 @@ use serde_json::{Map, Value};
 use sorting::CompactSort as _;
 
 use crate::command_line::components::PlacedArgument;
-use crate::command_line::components::kubelet_config::{EVICTION_HARD, FIELDS, Field, Form};
+use crate::command_line::components::kubelet_config::{
+    EVICTION_HARD, FIELDS, Field, Form, MERGE_THRESHOLDS,
+};
 use crate::command_line::nearest;
 
 /// Largest file.
@@ -166,6 +168,12 @@ impl KubeletConfig {
         Ok(())
     }
 
+    /// Whether thresholds that `evictionHard` does not name keep their defaults. That is the
+    /// default here, because k3s merges the files with thresholds of its own.
+    fn merges_default_thresholds(&self) -> bool {
+        at(&self.merged, MERGE_THRESHOLDS) != Some(&Value::Bool(false))
+    }
+
     /// The fields as arguments, without those whose argument is in `given`.
     ///
     /// # Errors
@@ -179,7 +187,7 @@ impl KubeletConfig {
             if field.zero_is_unset && is_zero(field.form, value, &text) {
                 continue;
             }
-            if field.argument == Some(EVICTION_HARD) {
+            if field.argument == Some(EVICTION_HARD) && self.merges_default_thresholds() {
                 text = with_default_thresholds(&text);
             }
             let place = Some(format!("{}: {}", file.display(), field.path));
@@ -389,12 +397,11 @@ fn is_zero(form: Form, value: &Value, text: &str) -> bool {
     }
 }
 
-/// Adds the default thresholds of signals that are not named. k3s merges the files with its
-/// defaults, too.
+/// Adds the default thresholds of signals that are not named.
 fn with_default_thresholds(text: &str) -> String {
     let named: Vec<&str> = text.split(',').filter_map(|part| part.split('<').next()).collect();
     let mut parts: Vec<String> = text.split(',').map(str::to_owned).collect();
-    for (signal, value) in EvictionThresholds::default().texts() {
+    for (signal, value) in EvictionThresholds::default().texts().hard {
         if !named.contains(&signal) {
             parts.push(format!("{signal}<{value}"));
         }
@@ -451,13 +458,17 @@ mod tests {
 
     #[test]
     fn thresholds_that_are_not_named_keep_their_defaults() {
-        let config = config(&["evictionHard: {memory.available: 1Gi, nodefs.available: 0%}"]);
-        let fields = config.unwrap().arguments(&[]).unwrap();
-        assert_eq!(
-            fields.arguments[0].text,
-            "eviction-hard=memory.available<1Gi,nodefs.available<0%,nodefs.inodesFree<5%,\
-             imagefs.available<5%,imagefs.inodesFree<5%"
-        );
+        let text = |merge: &str| {
+            let hard = "evictionHard: {memory.available: 1Gi, nodefs.available: 0%}";
+            let config = config(&[&format!("{hard}\n{merge}")]).unwrap();
+            config.arguments(&[]).unwrap().arguments[0].text.clone()
+        };
+        let own = "eviction-hard=memory.available<1Gi,nodefs.available<0%";
+        let merged =
+            format!("{own},imagefs.available<5%,imagefs.inodesFree<5%,nodefs.inodesFree<5%");
+        assert_eq!(text(""), merged);
+        assert_eq!(text("mergeDefaultEvictionSettings: true"), merged);
+        assert_eq!(text("mergeDefaultEvictionSettings: false"), own);
     }
 
     #[test]

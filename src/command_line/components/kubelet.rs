@@ -9,7 +9,6 @@ const CERTIFICATES: &str = "kube-lite issues and renews the certificates of node
 const CPU_SETS: &str = "containers are updated when the shared CPUs change";
 pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
-const SOFT: &str = "soft eviction thresholds are not implemented; use eviction-hard";
 const CGROUPS: &str = "limits of system cgroups are not implemented; reserve with system-reserved";
 
 /// What kube-lite does with each argument.
@@ -57,11 +56,11 @@ pub const KUBELET: Component = Component {
         ("event-burst", NoEffect("equal events are merged")),
         ("event-qps", NoEffect("equal events are merged")),
         ("eviction-hard", Value),
-        ("eviction-max-pod-grace-period", Refused(SOFT)),
-        ("eviction-minimum-reclaim", Refused("eviction ends when the threshold is no longer met")),
+        ("eviction-max-pod-grace-period", Value),
+        ("eviction-minimum-reclaim", Value),
         ("eviction-pressure-transition-period", Value),
-        ("eviction-soft", Refused(SOFT)),
-        ("eviction-soft-grace-period", Refused(SOFT)),
+        ("eviction-soft", Value),
+        ("eviction-soft-grace-period", Value),
         ("exit-on-lock-contention", Refused("kube-lite locks its own directories")),
         ("fail-cgroupv1", Fixed("false", "nodes with cgroup version 1 are supported")),
         ("fail-swap-on", Fixed("false", "nodes with swap start; pods do not use it")),

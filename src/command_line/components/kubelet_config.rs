@@ -151,7 +151,7 @@ pub const FIELDS: &[Field] = &[
     own("memoryReservationPolicy", Text, true),
     own("memorySwap.swapBehavior", Text, true),
     own("memoryThrottlingFactor", Any, false),
-    own("mergeDefaultEvictionSettings", Bool, false),
+    own(MERGE_THRESHOLDS, Bool, false),
     own("nodeLeaseDurationSeconds", Number, true),
     pointer("nodeStatusMaxImages", "node-status-max-images", Number),
     own("nodeStatusReportFrequency", Duration, true),
@@ -218,6 +218,8 @@ pub const IMAGE_ALLOWLIST: &str = "preloadedImagesVerificationAllowlist";
 /// See [`SHUTDOWN`].
 pub const RESTART_DELAY_MAX: &str = "crashLoopBackOff.maxContainerRestartPeriod";
 /// See [`SHUTDOWN`].
+pub const MERGE_THRESHOLDS: &str = "mergeDefaultEvictionSettings";
+/// See [`SHUTDOWN`].
 pub const SHUTDOWN_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
 
 /// What kube-lite does with each field that has no argument.
@@ -240,10 +242,7 @@ pub const CONFIG_FIELDS: Component = Component {
         ("memoryReservationPolicy", Fixed("None", "cgroups of pods have no memory.min")),
         ("memorySwap.swapBehavior", Fixed("NoSwap", "pods do not use swap")),
         ("memoryThrottlingFactor", Refused("cgroups of pods have no memory.high")),
-        (
-            "mergeDefaultEvictionSettings",
-            Fixed("true", "thresholds that a file does not name keep their defaults"),
-        ),
+        (MERGE_THRESHOLDS, Value),
         ("nodeLeaseDurationSeconds", Fixed("40", "the duration of leases is fixed")),
         (
             "nodeStatusReportFrequency",
