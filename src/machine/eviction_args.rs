@@ -50,6 +50,8 @@ pub(super) fn parse(arguments: &Arguments) -> Result<EvictionSettings, CommandEr
             set(&mut thresholds, text).map_err(|error| arguments.invalid(name, error))?;
         }
     }
+    let ignored = arguments.boolean("experimental-allocatable-ignore-eviction")?;
+    thresholds.set_allocatable(ignored.unwrap_or_default());
     thresholds.check().map_err(|error| arguments.invalid(SOFT, error))?;
     // A negative number of seconds is the shortest grace period, as in the kubelet.
     let seconds = i64::from(i32::MIN)..=i64::from(i32::MAX);

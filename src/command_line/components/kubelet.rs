@@ -62,6 +62,7 @@ pub const KUBELET: Component = Component {
         ("eviction-soft", Value),
         ("eviction-soft-grace-period", Value),
         ("exit-on-lock-contention", Refused("kube-lite locks its own directories")),
+        ("experimental-allocatable-ignore-eviction", Bool),
         ("fail-cgroupv1", Fixed("false", "nodes with cgroup version 1 are supported")),
         ("fail-swap-on", Fixed("false", "nodes with swap start; pods do not use it")),
         ("file-check-frequency", NoEffect(EVENTS)),

@@ -167,6 +167,8 @@ pub struct EvictionThresholds {
     soft_grace: BTreeMap<Signal, Setting<Duration>>,
     /// `evictionMinimumReclaim`.
     min_reclaim: BTreeMap<Signal, Setting<ThresholdValue>>,
+    /// Whether pods may use what the hard thresholds keep.
+    is_allocatable: bool,
 }
 
 impl Default for EvictionThresholds {
@@ -202,6 +204,7 @@ impl EvictionThresholds {
             soft: BTreeMap::new(),
             soft_grace: BTreeMap::new(),
             min_reclaim: BTreeMap::new(),
+            is_allocatable: false,
         }
     }
 
@@ -242,6 +245,12 @@ impl EvictionThresholds {
         Ok(())
     }
 
+    /// Sets whether pods may request what the hard thresholds keep
+    /// (`--experimental-allocatable-ignore-eviction`).
+    pub fn set_allocatable(&mut self, is_allocatable: bool) {
+        self.is_allocatable = is_allocatable;
+    }
+
     /// Checks that every soft threshold has a grace period.
     ///
     /// # Errors
@@ -272,7 +281,7 @@ impl EvictionThresholds {
         let mut out: Vec<EvictionThreshold> = hard.chain(soft).collect();
         let of_pods: Vec<EvictionThreshold> = out
             .iter()
-            .filter(|t| t.signal == Signal::MemoryAvailable && t.is_hard())
+            .filter(|t| t.signal == Signal::MemoryAvailable && t.is_hard() && !self.is_allocatable)
             .map(|t| EvictionThreshold { signal: Signal::AllocatableMemoryAvailable, ..*t })
             .collect();
         out.extend(of_pods);
@@ -282,6 +291,9 @@ impl EvictionThresholds {
     /// The hard threshold of a signal for a resource with this capacity, which pods cannot request
     /// (`hardEvictionReservation`); zero if there is none.
     pub(crate) fn reservation(&self, signal: Signal, capacity: i64) -> i64 {
+        if self.is_allocatable {
+            return 0;
+        }
         let list = self.list();
         let last = list.iter().rfind(|t| t.signal == signal && t.is_hard());
         last.map_or(0, |t| t.value.of(capacity).value())
@@ -378,5 +390,9 @@ mod tests {
         assert_eq!(defaults.reservation(Signal::MemoryAvailable, 1 << 40), 100 << 20);
         assert_eq!(defaults.reservation(Signal::NodeFsAvailable, 10 << 30), 536_870_920);
         assert_eq!(defaults.reservation(Signal::PidAvailable, 1000), 0);
+        let mut ignored = defaults;
+        ignored.set_allocatable(true);
+        assert_eq!(ignored.list().len(), 5);
+        assert_eq!(ignored.reservation(Signal::MemoryAvailable, 1 << 40), 0);
     }
 }
