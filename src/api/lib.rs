@@ -11,6 +11,7 @@ pub mod expressions;
 pub mod field;
 pub mod fields;
 pub mod image;
+pub mod local_driver;
 pub mod local_path;
 pub mod node_labels;
 pub mod object;

@@ -2,8 +2,10 @@
 
 pub(crate) mod attach_detach;
 pub(crate) mod ephemeral_volume;
+pub(crate) mod local_driver;
 pub(crate) mod local_path_provisioner;
 pub(crate) mod persistent_volume;
 pub(crate) mod pod_claims;
+mod provisioning;
 pub(crate) mod volume_attributes_class_protection;
 pub(crate) mod volume_protection;

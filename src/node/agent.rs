@@ -24,6 +24,7 @@ use crate::housekeeping;
 use crate::image_access::ImageAccess;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
+use crate::local_driver::LocalDriver;
 use crate::machine::{Machine, ProcessCounts};
 use crate::plugins;
 use crate::pods::admission::supported_fields::NodeFeatures;
@@ -99,6 +100,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let (pods, own_node) = own_informers(&informers, &config.node_name);
     let own = containerd.is_some().then_some(socket.as_path());
     let handles = runtime_handles(&config, runtime, version, cgroups, own, &tasks).await?;
+    let local = LocalDriver::new(&config.node_name, &config.local_storage_dir, &tasks);
+    let has_volumes = local.recover().await;
     let caches = NodeCaches::new(&client, &tasks, allocatable, &config).await;
     let status_changed = Arc::clone(&caches.status_changed);
     let node = Arc::new(Node {
@@ -113,12 +116,16 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         resource_managers: ResourceManagers::start(&config).await?,
         identity: NodeIdentity { config, machine, features },
     });
+    node.csi.drivers.set_built_in(local);
     announce(&node);
     let (sender, signals) = mpsc::channel::<RuntimeSignal>(EVENTS_MAX);
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
     spawn_plugins(&node);
+    if has_volumes {
+        spawn_built_in_driver(&node);
+    }
     spawn_healthz(&node);
     let http = node.identity.config.kubelet_api.clone();
     let http = http.map(|http| kubelet_api::listener(&http).map(|l| (http, l))).transpose()?;
@@ -236,6 +243,23 @@ fn spawn_plugins(node: &Arc<Node>) {
     let problems = node.tasks.problems().clone();
     let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());
     node.tasks.spawn(Kind::Critical, "plugins", run);
+}
+
+/// Starts the task that adds the built-in CSI driver to the CSINode, which may be new although this
+/// node has volumes.
+fn spawn_built_in_driver(node: &Arc<Node>) {
+    let (csi, shutdown) = (Arc::clone(&node.csi), node.tasks.shutdown().clone());
+    node.tasks.spawn(Kind::Request, "built-in-driver", async move {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        while let Err(error) = csi.install_built_in().await {
+            tracing::debug!(%error, "cannot add the built-in driver to the CSINode");
+            tokio::select! {
+                () = base::clock::sleep(backoff.next_delay()) => {}
+                () = shutdown.requested() => break,
+            }
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
 }
 
 /// Creates the cgroup of all pods with the limits that follow from `allocatable`.

@@ -9,7 +9,7 @@ pub(crate) mod driver_client;
 pub(crate) mod drivers;
 pub(crate) mod error;
 mod in_use;
-mod locks;
+pub(crate) mod locks;
 pub(crate) mod metrics;
 mod node_info;
 mod node_objects;

@@ -4,6 +4,7 @@
 mod auth;
 mod config;
 pub(crate) mod healthz;
+mod local_driver;
 mod local_volumes;
 mod logs;
 mod query;

@@ -23,6 +23,7 @@ mod image_access;
 mod image_credentials;
 mod image_registry;
 mod kubelet_api;
+mod local_driver;
 mod machine;
 mod machine_shutdown;
 mod plugins;

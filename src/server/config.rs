@@ -330,6 +330,7 @@ fn disabled_controllers(args: &ServerArgs) -> Vec<String> {
         ("cloud-node-controller", no_cloud),
         // ServiceLB is a part of the cloud controller, as in k3s.
         ("service-lb-controller", no_cloud || is_disabled("servicelb")),
+        ("local-driver", is_disabled("local-storage")),
         ("local-path-provisioner", is_disabled("local-storage")),
     ];
     let off = switches.into_iter().filter(|(_, is_off)| *is_off);

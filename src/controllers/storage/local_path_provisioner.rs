@@ -9,16 +9,13 @@ mod settings;
 
 use std::sync::Arc;
 
+use api::Typed;
 use api::k8s::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
-use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use api::{Object, Typed};
 use bytes::Bytes;
 use client::events::EventType;
 use client::informer::decode;
-use client::{
-    Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of,
-};
+use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of};
 use http::Method;
 use serde::Deserialize;
 use serde_json::json;
@@ -26,8 +23,9 @@ use serde_json::json;
 use self::plan::{DirectoryRequest, PROVISIONER, Volume, VolumeNode, VolumeRequest};
 use self::settings::ProvisionerSettings;
 use crate::framework::context::Context;
-use crate::framework::keyed::{Key, Keyed, settled};
+use crate::framework::keyed::{Keyed, settled};
 use crate::framework::nodes;
+use crate::storage::provisioning::{self, became_ready, key, metadata_key};
 
 /// Why a directory is not made or removed, for the user.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +105,7 @@ pub(crate) fn start(context: &Context) {
     keyed.watches(&classes, move |change| {
         let class = &*change.object().key.name;
         let claims = all_claims.list("").into_iter().filter(plan::is_ours);
-        let claims = claims.filter(|claim| plan::class_of(claim) == class);
+        let claims = claims.filter(|claim| provisioning::class_of(claim) == class);
         claims.map(|claim| metadata_key(claim.metadata)).collect()
     });
     let settings = Arc::new(ProvisionerSettings::new(recorder.clone()));
@@ -123,7 +121,8 @@ pub(crate) fn start(context: &Context) {
             return Vec::new();
         }
         let claims = all_claims.list("").into_iter().filter(plan::is_ours);
-        let claims = claims.filter(|c| plan::selected_node(c).is_none_or(|name| name == node));
+        let claims =
+            claims.filter(|c| provisioning::selected_node(c).is_none_or(|name| name == node));
         let volumes = all_volumes.list("").into_iter().filter(plan::is_released);
         let volumes = volumes
             .filter(|v| !matches!(plan::node_of(v), Some(VolumeNode::Named(n)) if n != node));
@@ -143,23 +142,15 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-fn key(object: &Object) -> Key {
-    (object.key.namespace.to_string(), object.key.name.to_string())
-}
-
-fn metadata_key(metadata: ObjectMeta) -> Key {
-    (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default())
-}
-
 impl Provisioner {
     async fn provision(&self, namespace: &str, name: &str) -> Result<Action, Error> {
         let Some(claim) = self.claims.get(namespace, name) else { return Ok(Action::Done) };
         if !plan::is_ours(&claim) || claim.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let class_name = plan::class_of(&claim);
+        let class_name = provisioning::class_of(&claim);
         let Some(class) = self.classes.get("", class_name) else { return Ok(Action::Done) };
-        if class.provisioner != PROVISIONER || plan::waits(&claim, &class) {
+        if class.provisioner != PROVISIONER || provisioning::waits(&claim, &class) {
             return Ok(Action::Done);
         }
         let failed = |why: &dyn std::fmt::Display| {
@@ -167,7 +158,7 @@ impl Provisioner {
                 format!("failed to provision volume with StorageClass {class_name:?}: {why}");
             self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
         };
-        if let Some(node) = plan::selected_node(&claim)
+        if let Some(node) = provisioning::selected_node(&claim)
             && self.nodes.cache().get("", node).is_none()
         {
             failed(&ProvisionError::NodeDeleted(node.to_owned()));
@@ -202,7 +193,7 @@ impl Provisioner {
 
     /// Removes the selected node from a claim, so that the scheduler selects another one.
     async fn reschedule(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let patch = json!({"metadata": {"annotations": {plan::SELECTED_NODE: null}}});
+        let patch = json!({"metadata": {"annotations": {provisioning::SELECTED_NODE: null}}});
         let patch = Patch::Merge(&patch);
         settled(self.client.patch::<PersistentVolumeClaim>(namespace, name, "", &patch).await)?;
         Ok(Action::Done)
@@ -320,21 +311,11 @@ fn directory_url(node: &str, directory: &DirectoryRequest) -> String {
     Client::path(&gvr_of::<Node>(), "", node, &format!("proxy/localVolumes/{name}{query}"))
 }
 
-/// Whether this change of a node is the one that makes it ready.
-fn became_ready(change: &Change) -> bool {
-    let ready = |object: &Object| {
-        decode::<Node>(object).is_some_and(|node| nodes::ready(&node) == Some("True"))
-    };
-    match change {
-        Change::Added(node) => ready(node),
-        Change::Updated { old, new } => ready(new) && !ready(old),
-        Change::Deleted(_) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use api::Object;
     use api::local_path::StorageDirectory;
+    use client::Change;
     use serde_json::json;
 
     use super::*;

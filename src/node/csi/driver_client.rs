@@ -16,6 +16,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::metrics::CsiMetrics;
+use crate::local_driver::LocalDriver;
 use crate::runtime::cri::channel;
 
 /// Deadline of a call (`csiTimeout`).
@@ -155,42 +156,72 @@ pub(crate) fn map(entries: &BTreeMap<String, String>) -> HashMap<String, String>
     entries.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// The node service of a registered driver. It connects with the first call.
+/// Where the node service of a driver is.
+#[derive(Debug, Clone)]
+enum NodeService {
+    /// At a socket. It connects with the first call.
+    Socket(NodeClient<Channel>),
+    /// In this process.
+    BuiltIn(Arc<LocalDriver>),
+}
+
+/// The node service of a registered driver.
 #[derive(Debug, Clone)]
 pub(crate) struct CsiClient {
     driver: String,
-    node: NodeClient<Channel>,
+    service: NodeService,
     metrics: Arc<CsiMetrics>,
 }
 
 /// Makes a call: `call!(client, method, "Method", message)`.
 macro_rules! call {
-    ($own:expr, $method:ident, $name:literal, $message:expr) => {{
-        let mut request = tonic::Request::new($message);
-        request.set_timeout(CALL_TIMEOUT);
-        let mut node = $own.node.clone();
-        $own.finish($name, node.$method(request)).await
-    }};
+    ($own:expr, $method:ident, $name:literal, $message:expr) => {
+        match &$own.service {
+            NodeService::Socket(node) => {
+                let mut request = tonic::Request::new($message);
+                request.set_timeout(CALL_TIMEOUT);
+                let mut node = node.clone();
+                $own.finish($name, answer(node.$method(request))).await
+            }
+            NodeService::BuiltIn(driver) => $own.finish($name, driver.$method($message)).await,
+        }
+    };
+}
+
+/// The message of an answer over the network.
+async fn answer<T>(
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, RpcError> {
+    Ok(call.await?.into_inner())
 }
 
 impl CsiClient {
     /// Creates a client for the driver at a socket.
     pub(crate) fn new(driver: &str, endpoint: &Path, metrics: &Arc<CsiMetrics>) -> Self {
-        let node = NodeClient::new(channel(endpoint));
-        Self { driver: driver.to_owned(), node, metrics: Arc::clone(metrics) }
+        let service = NodeService::Socket(NodeClient::new(channel(endpoint)));
+        Self { driver: driver.to_owned(), service, metrics: Arc::clone(metrics) }
+    }
+
+    /// Creates a client for the driver of this process.
+    pub(crate) fn built_in(
+        name: &str,
+        driver: &Arc<LocalDriver>,
+        metrics: &Arc<CsiMetrics>,
+    ) -> Self {
+        let service = NodeService::BuiltIn(Arc::clone(driver));
+        Self { driver: name.to_owned(), service, metrics: Arc::clone(metrics) }
     }
 
     /// Awaits the answer to a call, and enforces its deadline if the driver does not.
     async fn finish<T>(
         &self,
         method: &'static str,
-        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+        call: impl Future<Output = Result<T, RpcError>>,
     ) -> Result<T, RpcError> {
         let begun = base::clock::now();
         let outcome = tokio::time::timeout(CALL_TIMEOUT + Duration::from_secs(1), call).await;
         let outcome = match outcome {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(RpcError::from(status)),
+            Ok(outcome) => outcome,
             Err(_) => Err(RpcError {
                 code: Code::DeadlineExceeded,
                 message: "context deadline exceeded".to_owned(),

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use api::local_driver::DRIVER;
 use base::Shutdown;
 use parking_lot::RwLock;
 
 use super::driver_client::CsiClient;
 use super::metrics::CsiMetrics;
 use super::paths;
+use crate::local_driver::LocalDriver;
 
 /// Why a driver is not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,8 @@ pub(crate) enum DriverRefused {
          name is already registered with a higher supported version: \"{version}\""
     )]
     Registered { caller: &'static str, name: String, version: DriverVersion },
+    #[error("kubernetes.io/csi: {caller} for CSI driver {DRIVER:?} failed. It is built in")]
+    BuiltIn { caller: &'static str },
     #[error("kubernetes.io/csi: {caller} for CSI driver {name:?} failed. Invalid name: {why}")]
     Name { caller: &'static str, name: String, why: String },
 }
@@ -170,6 +174,7 @@ pub(crate) struct DriverNotRegistered(pub(crate) String);
 #[derive(Debug, Default)]
 pub(crate) struct CsiDrivers {
     drivers: RwLock<BTreeMap<String, RegisteredDriver>>,
+    built_in: OnceLock<Arc<LocalDriver>>,
     metrics: Arc<CsiMetrics>,
 }
 
@@ -183,6 +188,9 @@ impl CsiDrivers {
         versions: &[String],
     ) -> Result<DriverVersion, DriverRefused> {
         let owned = || name.to_owned();
+        if name == DRIVER {
+            return Err(DriverRefused::BuiltIn { caller });
+        }
         if versions.is_empty() {
             return Err(DriverRefused::NoVersions { caller, name: owned() });
         }
@@ -231,8 +239,23 @@ impl CsiDrivers {
         is_same
     }
 
+    /// Adds the driver of this process.
+    pub(crate) fn set_built_in(&self, driver: Arc<LocalDriver>) {
+        let _ = self.built_in.set(driver);
+    }
+
+    /// The driver of this process.
+    pub(crate) fn built_in(&self) -> Option<&Arc<LocalDriver>> {
+        self.built_in.get()
+    }
+
     /// Returns a client of a registered driver.
     pub(crate) fn client(&self, name: &str) -> Result<CsiClient, DriverNotRegistered> {
+        if name == DRIVER
+            && let Some(driver) = self.built_in()
+        {
+            return Ok(CsiClient::built_in(name, driver, &self.metrics));
+        }
         let drivers = self.drivers.read();
         let driver = drivers.get(name).ok_or_else(|| DriverNotRegistered(name.to_owned()))?;
         Ok(CsiClient::new(name, &driver.endpoint, &self.metrics))
@@ -303,6 +326,17 @@ mod tests {
         assert_eq!(
             drivers.client("d").unwrap_err().to_string(),
             "driver name d not found in the list of registered CSI drivers"
+        );
+    }
+
+    /// No other process receives the calls for volumes of the driver of this process.
+    #[test]
+    fn the_name_of_the_built_in_driver_is_taken() {
+        let refused = CsiDrivers::default().check("ValidatePlugin", DRIVER, &texts(&["1.9.0"]));
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "kubernetes.io/csi: ValidatePlugin for CSI driver \"local.kube-lite.io\" failed. It \
+             is built in"
         );
     }
 

@@ -1,8 +1,10 @@
 //! Registers CSI drivers: asks them how they name this node, and writes that to the API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::local_driver::DRIVER;
 use async_trait::async_trait;
 use base::{Kind, Shutdown, Tasks};
 use tokio::time::Instant;
@@ -91,6 +93,17 @@ impl Csi {
     async fn update_node_info(&self, driver: &str) -> Result<(), RegistrationError> {
         let info = self.node_info_of(driver).await?;
         Ok(self.node_info.update(driver, &info).await?)
+    }
+
+    /// Adds the driver of this process to the CSINode; idempotent.
+    ///
+    /// # Errors
+    ///
+    /// The objects of this node cannot be written.
+    pub(crate) async fn install_built_in(&self) -> Result<(), NodeInfoError> {
+        let node_id = self.node_name.clone();
+        let info = DriverNodeInfo { node_id, volumes_max: 0, topology: BTreeMap::new() };
+        self.node_info.install(DRIVER, &info).await
     }
 
     async fn register(&self, plugin: &Plugin, end: Shutdown) -> Result<(), RegistrationError> {

@@ -16,7 +16,7 @@ use super::query::Query;
 use super::response::{Body, response, text_response};
 use super::state::KubeletApi;
 use super::streaming::Command;
-use super::{config, local_volumes, logs, stats, streaming, system_logs};
+use super::{config, local_driver, local_volumes, logs, stats, streaming, system_logs};
 
 type Api = State<Arc<KubeletApi>>;
 
@@ -28,7 +28,7 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
     let exec = get(exec).post(self::exec);
     let attach = get(attach).post(self::attach);
     let port_forward = get(port_forward).post(self::port_forward);
-    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 18] = [
+    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 19] = [
         ("/healthz", get(healthz)),
         ("/healthz/{check}", get(healthz)),
         ("/pods", get(pods)),
@@ -40,6 +40,7 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
         ("/attach/{namespace}/{pod}/{uid}/{container}", attach),
         ("/portForward/{namespace}/{pod}", port_forward.clone()),
         ("/portForward/{namespace}/{pod}/{uid}", port_forward),
+        ("/localDriver/{kind}/{name}", any(local_driver_request)),
         ("/localVolumes/{name}", any(local_volume)),
         ("/stats/summary", get(stats_summary)),
         ("/metrics", get(metrics)),
@@ -187,6 +188,18 @@ async fn local_volume(
     query: Query,
 ) -> Response<Body> {
     local_volumes::serve(&api, &method, &name, &query).await
+}
+
+async fn local_driver_request(
+    State(api): Api,
+    method: Method,
+    Path((kind, name)): Path<(String, String)>,
+    request: Request<RequestBody>,
+) -> Response<Body> {
+    match axum::body::to_bytes(request.into_body(), local_driver::BODY_MAX).await {
+        Ok(body) => local_driver::serve(&api, &method, (&kind, &name), &body).await,
+        Err(error) => text_response(StatusCode::PAYLOAD_TOO_LARGE, format!("{error}\n")),
+    }
 }
 
 async fn system_log(State(api): Api, request: Request<RequestBody>) -> Response<Body> {

@@ -148,7 +148,7 @@ fn parse_blkid(output: &str) -> Result<Option<String>, DeviceError> {
 }
 
 /// Checks the file system of a device, and corrects what can be corrected without a question.
-fn check(device: &Path) -> Result<(), DeviceError> {
+pub(crate) fn check(device: &Path) -> Result<(), DeviceError> {
     match run("fsck", &["-a"], device) {
         Err(error) => {
             tracing::warn!(device = %device.display(), %error, "node: device not checked");
@@ -188,7 +188,7 @@ fn run(
 }
 
 /// Returns the loop device of a file or device; `None` if it has none.
-fn loop_device(path: &Path) -> io::Result<Option<PathBuf>> {
+pub(crate) fn loop_device(path: &Path) -> io::Result<Option<PathBuf>> {
     let real = path.canonicalize()?;
     for entry in std::fs::read_dir("/sys/block")?.flatten() {
         let name = entry.file_name();

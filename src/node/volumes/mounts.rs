@@ -54,7 +54,7 @@ pub(super) fn unescape(text: &str) -> String {
 }
 
 /// Whether something is mounted on `path`.
-pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
     let mounted = below(path)?;
     Ok(resolve(path)?.is_some_and(|path| mounted.contains(&path)))
 }
@@ -69,6 +69,20 @@ pub(super) fn is_device_mounted(device: &Path) -> io::Result<bool> {
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
     let number = std::fs::metadata(device)?.rdev();
     Ok(has_device(&table, &format!("{}:{}", major(number), minor(number))))
+}
+
+/// A directory on which the device with this number is mounted as a whole.
+pub(crate) fn of_device(number: &str) -> io::Result<Option<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(point_of_device(&table, number))
+}
+
+fn point_of_device(table: &str, number: &str) -> Option<PathBuf> {
+    table.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let (of, root, point) = (fields.next()?, fields.next()?, fields.next()?);
+        (of == number && root == "/").then(|| PathBuf::from(unescape(point)))
+    })
 }
 
 /// Whether a table of mounts contains the device with this number.
@@ -121,6 +135,9 @@ mod tests {
         assert_eq!(listed, wanted.map(PathBuf::from));
         assert!(has_device(table, "7:0"));
         assert!(!has_device(table, "7:1"));
+        let point = point_of_device(table, "7:0");
+        assert_eq!(point, Some(PathBuf::from("/pods/a/volumes/x/with space")));
+        assert_eq!(point_of_device(table, "7:1"), None);
     }
 
     /// Otherwise the files of volumes mounted below it would be removed with a pod's directory.

@@ -79,8 +79,8 @@ const ABSENT: &[&str] = &[
     "svm",
 ];
 
-/// The controller that upstream does not have; `--disable=local-storage` switches it off.
-const OWN: &str = "local-path-provisioner";
+/// The controllers that upstream does not have; `--disable=local-storage` switches them off.
+const OWN: [&str; 2] = ["local-driver", "local-path-provisioner"];
 
 /// The settings of the components of a server.
 #[derive(Debug, Clone, Default)]
@@ -232,7 +232,8 @@ fn disabled(manager: &Arguments) -> Result<Vec<String>, CommandError> {
             }
         }
     }
-    let runs = |name: &str| (is_all || on.contains(&name) || name == OWN) && !off.contains(&name);
+    let runs =
+        |name: &str| (is_all || on.contains(&name) || OWN.contains(&name)) && !off.contains(&name);
     Ok(names().filter(|name| !runs(name)).map(str::to_owned).collect())
 }
 
@@ -307,8 +308,12 @@ mod tests {
         assert_eq!(disabled("*,-attachdetach").unwrap(), [attach_detach]);
         assert_eq!(disabled("*,tokencleaner").unwrap(), Vec::<String>::new());
         let only = disabled("deployment").unwrap();
-        assert_eq!(only.len(), controllers::all::ALL.len() - 2);
-        assert!(!only.iter().any(|name| name == "deployment-controller" || name == OWN));
+        assert_eq!(only.len(), controllers::all::ALL.len() - 3);
+        assert!(
+            !only
+                .iter()
+                .any(|name| name == "deployment-controller" || OWN.contains(&name.as_str()))
+        );
         assert!(disabled("*,nope").unwrap_err().contains("is not in the list of known"));
         assert!(disabled("*,bootstrapsigner").unwrap_err().contains("is not part of kube-lite"));
         // Each alias names a controller that exists.

@@ -62,7 +62,8 @@ fn disabled_components_do_not_run() {
     let config =
         config(&["--disable=gateway-api-crd,local-storage", "--disable=servicelb"]).unwrap();
     assert!(
-        config.disabled_controllers == ["service-lb-controller", "local-path-provisioner"]
+        config.disabled_controllers
+            == ["service-lb-controller", "local-driver", "local-path-provisioner"]
             && config.cluster.no_service_lb
             && !config.cluster.cluster_dns.is_empty()
             && config.disabled.contains("gateway-api-crd")

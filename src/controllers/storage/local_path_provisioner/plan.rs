@@ -8,11 +8,9 @@ use api::local_path::{LocalPathConfig, NoStoragePath, StorageDirectory};
 use serde_json::{Value, json};
 
 use super::path_pattern::{self, PathPatternError};
+use crate::storage::provisioning::{self, PROVISIONED_BY, annotation, class_of, selected_node};
 
 pub(super) const PROVISIONER: &str = "rancher.io/local-path";
-const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
-pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Node on which the directory is, as rancher's provisioner records it.
 const OWN_NODE: &str = "local.path.provisioner/selected-node";
 /// Path of the volume below its storage directory, if a `pathPattern` gave it.
@@ -21,45 +19,14 @@ const FOLDER: &str = "kube-lite.io/local-path-folder";
 /// `nodeAffinityKey`.
 const HOST_NAME: &str = "kubernetes.io/hostname";
 
-type Annotations = Option<std::collections::BTreeMap<String, String>>;
-
-fn annotation<'a>(annotations: &'a Annotations, name: &str) -> Option<&'a str> {
-    annotations.as_ref()?.get(name).map(String::as_str)
-}
-
 /// The binder requests a volume of this provisioner for the claim.
 pub(super) fn is_ours(claim: &PersistentVolumeClaim) -> bool {
-    let open =
-        claim.spec.as_ref().is_some_and(|s| s.volume_name.as_ref().is_none_or(String::is_empty));
-    open && annotation(&claim.metadata.annotations, ASKED) == Some(PROVISIONER)
+    provisioning::is_requested(claim, PROVISIONER)
 }
 
 /// A volume of this provisioner whose claim has been deleted and that is to be deleted, too.
 pub(super) fn is_released(volume: &PersistentVolume) -> bool {
-    let spec = volume.spec.as_ref();
-    let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
-    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
-    annotation(&volume.metadata.annotations, PROVISIONED_BY) == Some(PROVISIONER)
-        && policy == Some("Delete")
-        && phase == Some("Released")
-        && volume.metadata.deletion_timestamp.is_none()
-}
-
-pub(super) fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    annotation(&claim.metadata.annotations, "volume.beta.kubernetes.io/storage-class")
-        .or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())
-        .unwrap_or_default()
-}
-
-/// The node that the scheduler selected for the pod of the claim.
-pub(super) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
-    annotation(&claim.metadata.annotations, SELECTED_NODE)
-}
-
-/// The claim's pod has no node yet.
-pub(super) fn waits(claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
-    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
-        && selected_node(claim).is_none()
+    volume.metadata.deletion_timestamp.is_none() && provisioning::is_released(volume, PROVISIONER)
 }
 
 /// The volume that a claim needs.
@@ -357,10 +324,11 @@ mod tests {
     use api::k8s::api::core::v1::PersistentVolumeStatus;
 
     use super::*;
+    use crate::storage::provisioning::{REQUESTED_OF, SELECTED_NODE, waits};
 
     fn claim(modes: &[&str]) -> PersistentVolumeClaim {
         serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "n", "uid": "u",
-            "annotations": {ASKED: PROVISIONER, SELECTED_NODE: "node1"}},
+            "annotations": {REQUESTED_OF: PROVISIONER, SELECTED_NODE: "node1"}},
             "spec": {"accessModes": modes, "storageClassName": "local-path",
                 "resources": {"requests": {"storage": "1Gi"}}}}))
         .unwrap()

@@ -1,0 +1,332 @@
+//! The controller of the built-in CSI driver `local.kube-lite.io`: what csi-provisioner,
+//! csi-resizer and csi-snapshotter do for other drivers.
+//!
+//! The controller writes the API objects; each node stores its own volumes, on request through its
+//! kubelet API.
+
+mod node_requests;
+mod plan;
+mod resize;
+mod snapshots;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use api::k8s::api::storage::v1::StorageClass;
+use api::local_driver::{ContentSource, DRIVER, Stored, VolumeRequest};
+use api::{Typed, uri};
+use client::events::EventType;
+use client::informer::decode;
+use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of};
+use http::Method;
+use serde_json::{Value, json};
+
+use self::node_requests::{NodeRequestError, NodeRequests};
+use self::plan::{ClaimRequest, ClaimSource, Reclaim, UnsupportedClaim};
+use crate::framework::context::Context;
+use crate::framework::edit;
+use crate::framework::keyed::{Keyed, settled};
+use crate::storage::provisioning::{
+    REQUESTED_OF, SELECTED_NODE, annotation, became_ready, class_of, is_requested, key,
+    metadata_key, selected_node, waits,
+};
+
+/// When a claim is looked at again whose source was not ready.
+const SOURCE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Why a volume is not made or removed, for the user.
+#[derive(Debug, thiserror::Error)]
+enum DriverError {
+    #[error("{0}")]
+    Unsupported(#[from] UnsupportedClaim),
+    #[error("{0}")]
+    Node(#[from] NodeRequestError),
+    #[error("node {0:?} does not exist; the scheduler selects another one")]
+    NodeDeleted(String),
+    #[error("the volume does not name its node; delete it and its content by hand")]
+    UnknownNode,
+    #[error("{0}")]
+    Api(#[from] Error),
+}
+
+impl DriverError {
+    /// Whether another node may succeed.
+    fn needs_other_node(&self) -> bool {
+        match self {
+            Self::Unsupported(UnsupportedClaim::OtherNode { .. }) | Self::NodeDeleted(_) => true,
+            Self::Node(error) => error.is_no_room(),
+            _ => false,
+        }
+    }
+
+    fn is_in_progress(&self) -> bool {
+        matches!(self, Self::Node(error) if error.is_in_progress())
+    }
+
+    /// What becomes of the key.
+    fn outcome(self) -> Result<Action, Error> {
+        match self {
+            Self::Unsupported(UnsupportedClaim::SourceNotReady(_)) => {
+                Ok(Action::After(SOURCE_INTERVAL))
+            }
+            Self::Node(error) => error.outcome(),
+            Self::Api(error) if error.is_retryable() => Err(error),
+            _ => Ok(Action::Done),
+        }
+    }
+}
+
+struct Controller {
+    client: Client,
+    requests: Arc<NodeRequests>,
+    recorder: EventRecorder,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    classes: Informer<StorageClass>,
+}
+
+fn is_of_driver(claim: &PersistentVolumeClaim) -> bool {
+    annotation(&claim.metadata.annotations, REQUESTED_OF) == Some(DRIVER)
+}
+
+/// Starts the controller. Keys with a namespace are claims, those without volumes.
+pub(crate) fn start(context: &Context) {
+    let client = context.client("local-driver");
+    let recorder = context.recorder(&client, DRIVER);
+    let informers = &context.informers;
+    let (claims, volumes, classes, nodes) = (
+        informers.of::<PersistentVolumeClaim>(),
+        informers.of::<PersistentVolume>(),
+        informers.of::<StorageClass>(),
+        informers.of::<Node>(),
+    );
+    let mut keyed = Keyed::new();
+    keyed.watches(&claims, |change| {
+        let ours =
+            decode::<PersistentVolumeClaim>(change.object()).is_some_and(|c| is_of_driver(&c));
+        ours.then(|| key(change.object())).into_iter().collect()
+    });
+    keyed.watches(&volumes, |change| {
+        let volume = decode::<PersistentVolume>(change.object());
+        let ours = volume.is_some_and(|v| plan::reclaim(&v) != Reclaim::Nothing);
+        ours.then(|| key(change.object())).into_iter().collect()
+    });
+    // The binder may know a class before this controller does.
+    let all_claims = claims.clone();
+    keyed.watches(&classes, move |change| {
+        let class = &*change.object().key.name;
+        let claims = all_claims.list("").into_iter().filter(|c| is_requested(c, DRIVER));
+        claims.filter(|c| class_of(c) == class).map(|c| metadata_key(c.metadata)).collect()
+    });
+    let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
+    keyed.watches(&nodes, move |change| {
+        if !became_ready(change) {
+            return Vec::new();
+        }
+        let claims = all_claims.list("").into_iter().filter(is_of_driver).map(|c| c.metadata);
+        let volumes = all_volumes.list("").into_iter();
+        let volumes = volumes.filter(|v| plan::reclaim(v) != Reclaim::Nothing).map(|v| v.metadata);
+        claims.chain(volumes).map(metadata_key).collect()
+    });
+    let requests = NodeRequests { apiserver: context.client("kube-apiserver"), nodes };
+    let requests = Arc::new(requests);
+    snapshots::start(context, &client, &requests, &volumes);
+    let controller = Controller { client, requests, recorder, claims, volumes, classes };
+    let controller = Arc::new(controller);
+    keyed.run(&context.tasks, "local-driver", 2, move |(namespace, name)| {
+        let controller = Arc::clone(&controller);
+        async move {
+            match (namespace.as_str(), name.as_str()) {
+                ("", volume) => controller.reconcile_volume(volume).await,
+                (namespace, claim) => controller.reconcile_claim(namespace, claim).await,
+            }
+        }
+    });
+}
+
+impl Controller {
+    async fn reconcile_claim(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let Some(claim) = self.claims.get(namespace, name) else { return Ok(Action::Done) };
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::Done);
+        }
+        if is_requested(&claim, DRIVER) {
+            self.provision(&claim).await
+        } else {
+            self.resize(&claim).await
+        }
+    }
+
+    /// Makes the volume of a claim whose node is selected.
+    async fn provision(&self, claim: &PersistentVolumeClaim) -> Result<Action, Error> {
+        let class_name = class_of(claim);
+        let Some(class) = self.classes.get("", class_name) else { return Ok(Action::Done) };
+        if class.provisioner != DRIVER || waits(claim, &class) {
+            return Ok(Action::Done);
+        }
+        let error = match self.make(claim, &class).await {
+            Ok(volume) => {
+                let text = format!("Successfully provisioned volume {volume}");
+                let reason = "ProvisioningSucceeded";
+                self.recorder.event(claim, EventType::Normal, reason, text);
+                return Ok(Action::Done);
+            }
+            Err(error) => error,
+        };
+        if !error.is_in_progress() {
+            let text =
+                format!("failed to provision volume with StorageClass {class_name:?}: {error}");
+            self.recorder.event(claim, EventType::Warning, "ProvisioningFailed", text);
+        }
+        if error.needs_other_node() && selected_node(claim).is_some() {
+            return self.reschedule(claim).await;
+        }
+        error.outcome()
+    }
+
+    /// Removes the selected node from a claim, so that the scheduler selects another one.
+    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Result<Action, Error> {
+        let (namespace, name) = metadata_key(claim.metadata.clone());
+        let patch = json!({"metadata": {"annotations": {SELECTED_NODE: null}}});
+        let patch = Patch::Merge(&patch);
+        settled(self.client.patch::<PersistentVolumeClaim>(&namespace, &name, "", &patch).await)?;
+        Ok(Action::Done)
+    }
+
+    /// Has the node of a claim store the volume, and creates the PersistentVolume.
+    async fn make(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+    ) -> Result<String, DriverError> {
+        let request = plan::request(claim, class)?;
+        let name = self.node_for(claim, &request).await?;
+        let Some(node) = self.requests.nodes.get("", &name) else {
+            return Err(DriverError::NodeDeleted(name));
+        };
+        let source = self.content(claim, &request, &name).await?;
+        let path = volume_path(&request.name);
+        let ClaimRequest { size, mode, fs_type, .. } = request;
+        let body = VolumeRequest { size, mode, fs_type, source };
+        let stored: Stored = self.requests.send(&name, Method::POST, &path, &body).await?;
+        let labels = node.metadata.labels.as_ref();
+        let host = labels.and_then(|labels| labels.get("kubernetes.io/hostname")).unwrap_or(&name);
+        let object = plan::volume(claim, class, &request, stored, (&name, host));
+        let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
+        match self.client.create("", &object).await {
+            Err(error) if error.is_already_exists() => {}
+            other => drop(other?),
+        }
+        Ok(request.name)
+    }
+
+    /// The node that stores the volume: the selected one, or that of the source of a claim of a
+    /// class that does not wait for pods, or any node that is ready.
+    async fn node_for(
+        &self,
+        claim: &PersistentVolumeClaim,
+        request: &ClaimRequest,
+    ) -> Result<String, DriverError> {
+        if let Some(node) = selected_node(claim) {
+            return Ok(node.to_owned());
+        }
+        if let Some(source) = &request.source {
+            return Ok(self.source(claim, source).await?.1);
+        }
+        let is_ready = |node: &Node| crate::framework::nodes::ready(node) == Some("True");
+        let mut nodes = self.requests.nodes.list("").into_iter();
+        let node = nodes.find(is_ready).and_then(|node| node.metadata.name);
+        Ok(node.ok_or_else(|| NodeRequestError::NotReady("any".to_owned()))?)
+    }
+
+    /// The source of a claim at the node that is to copy it.
+    async fn content(
+        &self,
+        claim: &PersistentVolumeClaim,
+        request: &ClaimRequest,
+        selected: &str,
+    ) -> Result<Option<ContentSource>, DriverError> {
+        let Some(source) = &request.source else { return Ok(None) };
+        let name = match source {
+            ClaimSource::Claim(name) | ClaimSource::Snapshot(name) => name,
+        };
+        let (source, node) = self.source(claim, source).await?;
+        Ok(Some(plan::on_node(source, (name, &node), selected)?))
+    }
+
+    /// The stored content that a claim names as its source, and the node that has it.
+    async fn source(
+        &self,
+        claim: &PersistentVolumeClaim,
+        source: &ClaimSource,
+    ) -> Result<(ContentSource, String), DriverError> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        match source {
+            ClaimSource::Snapshot(name) => {
+                let (snapshot, node) = snapshots::handle(&self.client, namespace, name).await?;
+                Ok((ContentSource::Snapshot(snapshot), node))
+            }
+            ClaimSource::Claim(name) => {
+                let foreign = || UnsupportedClaim::ForeignSource(name.clone());
+                let not_ready = || UnsupportedClaim::SourceNotReady(name.clone());
+                let source = self.claims.get(namespace, name).ok_or_else(not_ready)?;
+                let volume = source.spec.and_then(|spec| spec.volume_name).unwrap_or_default();
+                let volume = self.volumes.get("", &volume).ok_or_else(not_ready)?;
+                let handle = plan::handle(&volume).ok_or_else(foreign)?.to_owned();
+                let node = plan::node_of(&volume).ok_or_else(foreign)?.to_owned();
+                Ok((ContentSource::Volume(handle), node))
+            }
+        }
+    }
+
+    /// Deletes a volume that no claim uses any longer. A volume whose node does not answer stays.
+    async fn reconcile_volume(&self, name: &str) -> Result<Action, Error> {
+        let Some(volume) = self.volumes.get("", name) else { return Ok(Action::Done) };
+        let todo = plan::reclaim(&volume);
+        if todo == Reclaim::Delete
+            && let Err(error) = self.delete_content(&volume).await
+        {
+            if !error.is_in_progress() {
+                let text = error.to_string();
+                self.recorder.event(&volume, EventType::Warning, "VolumeFailedDelete", text);
+            }
+            return error.outcome();
+        }
+        if todo == Reclaim::Delete && volume.metadata.deletion_timestamp.is_none() {
+            let options =
+                DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() };
+            settled(self.client.delete::<PersistentVolume>("", name, &options).await)?;
+        }
+        if todo != Reclaim::Nothing {
+            self.remove_finalizer(name).await?;
+        }
+        Ok(Action::Done)
+    }
+
+    async fn delete_content(&self, volume: &PersistentVolume) -> Result<(), DriverError> {
+        let handle = plan::handle(volume).unwrap_or_default();
+        let node = plan::node_of(volume).ok_or(DriverError::UnknownNode)?;
+        let path = volume_path(handle);
+        let _: Option<Stored> =
+            self.requests.send(node, Method::DELETE, &path, &Value::Null).await?;
+        Ok(())
+    }
+
+    async fn remove_finalizer(&self, name: &str) -> Result<(), Error> {
+        let gvr = gvr_of::<PersistentVolume>();
+        let mut value = match self.client.get_value(&gvr, "", name).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?,
+        };
+        if edit::remove_finalizer(&mut value, plan::FINALIZER) {
+            settled(edit::put(&self.client, &gvr, "", &value).await)?;
+        }
+        Ok(())
+    }
+}
+
+/// The path of a volume in requests to nodes.
+fn volume_path(handle: &str) -> String {
+    format!("volumes/{}", uri::escaped(handle))
+}

@@ -1,0 +1,118 @@
+//! Calls of the kernel without a safe wrapper: loop devices, frozen file systems, shared blocks.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use nix::libc;
+
+/// Requests of `linux/loop.h`.
+const LOOP_CLR_FD: u32 = 0x4C01;
+const LOOP_SET_CAPACITY: u32 = 0x4C07;
+const LOOP_CONFIGURE: u32 = 0x4C0A;
+const LOOP_CTL_GET_FREE: u32 = 0x4C82;
+/// Requests of `linux/fs.h`.
+const FICLONE: u32 = 0x4004_9409;
+const FIFREEZE: u32 = 0xC004_5877;
+const FITHAW: u32 = 0xC004_5878;
+/// Flag of a loop device that does not cache its file a second time. The kernel ignores it for
+/// files that need the cache.
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Bytes of the name that the kernel keeps of a loop device's file (`LO_NAME_SIZE`).
+const NAME_SIZE: usize = 64;
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
+    numbers: [u64; 5],
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; NAME_SIZE],
+    crypt_name: [u8; NAME_SIZE],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// The sizes of the structures in the kernel's interface.
+const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
+
+fn outcome(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Makes a request that has a number or no argument.
+#[expect(unsafe_code, reason = "no safe wrapper exists")]
+fn request(file: &File, code: u32, argument: RawFd) -> io::Result<libc::c_int> {
+    // SAFETY: all requests that callers make take an integer by value or nothing; FIFREEZE and
+    // FITHAW ignore the pointer that they are declared with.
+    outcome(unsafe { libc::ioctl(file.as_raw_fd(), code.into(), libc::c_long::from(argument)) })
+}
+
+/// Returns the number of a loop device without a file; `control` is `/dev/loop-control`.
+pub(super) fn free_loop_device(control: &File) -> io::Result<libc::c_int> {
+    request(control, LOOP_CTL_GET_FREE, 0)
+}
+
+/// Makes `device` a loop device of `file`. `name` is shown by `losetup`.
+#[expect(unsafe_code, reason = "no safe wrapper exists")]
+pub(super) fn configure_loop_device(device: &File, file: &File, name: &str) -> io::Result<()> {
+    let mut file_name = [0; NAME_SIZE];
+    // The last byte remains zero.
+    for (to, from) in file_name.iter_mut().take(NAME_SIZE - 1).zip(name.bytes()) {
+        *to = from;
+    }
+    let info = LoopInfo {
+        numbers: [0; 5],
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_DIRECT_IO,
+        file_name,
+        crypt_name: [0; NAME_SIZE],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+    let fd = u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?;
+    let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    // SAFETY: the pointer is to a `loop_config` of the kernel's size, which the call only reads.
+    outcome(unsafe {
+        libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE.into(), std::ptr::from_ref(&config))
+    })?;
+    Ok(())
+}
+
+/// Detaches a loop device from its file; a device in use is detached at its last close.
+pub(super) fn clear_loop_device(device: &File) -> io::Result<()> {
+    request(device, LOOP_CLR_FD, 0).map(drop)
+}
+
+/// Gives a loop device the present size of its file.
+pub(super) fn refresh_loop_device(device: &File) -> io::Result<()> {
+    request(device, LOOP_SET_CAPACITY, 0).map(drop)
+}
+
+/// Makes `to` share all blocks of `from`.
+pub(super) fn share_blocks(from: &File, to: &File) -> io::Result<()> {
+    request(to, FICLONE, from.as_raw_fd()).map(drop)
+}
+
+/// Writes everything of the file system of `directory` and stops further writes until [`thaw`].
+pub(super) fn freeze(directory: &File) -> io::Result<()> {
+    request(directory, FIFREEZE, 0).map(drop)
+}
+
+/// Lets a file system be written again.
+pub(super) fn thaw(directory: &File) -> io::Result<()> {
+    request(directory, FITHAW, 0).map(drop)
+}
