@@ -6,9 +6,6 @@ use std::process::ExitStatus;
 
 use api::Status;
 use api::local_driver::{IN_PROGRESS, NO_ROOM};
-use tonic::Code;
-
-use crate::csi::driver_client::RpcError;
 
 /// Why an operation on a volume failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -92,18 +89,5 @@ impl LocalDriverError {
 impl From<io::Error> for LocalDriverError {
     fn from(error: io::Error) -> Self {
         Self::Other(error.to_string())
-    }
-}
-
-impl From<LocalDriverError> for RpcError {
-    fn from(error: LocalDriverError) -> Self {
-        let code = match &error {
-            LocalDriverError::Name(_) | LocalDriverError::Request(_) => Code::InvalidArgument,
-            LocalDriverError::Size(_) => Code::OutOfRange,
-            LocalDriverError::NotFound { .. } => Code::NotFound,
-            LocalDriverError::Stopped | LocalDriverError::InProgress(_) => Code::Aborted,
-            _ => Code::Internal,
-        };
-        Self { code, message: error.to_string() }
     }
 }

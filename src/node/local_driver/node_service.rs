@@ -12,6 +12,7 @@ use proto::csi::v1 as csi;
 use proto::csi::v1::node_service_capability::{Rpc, Type as CapabilityType, rpc};
 use proto::csi::v1::volume_capability::AccessType;
 use proto::csi::v1::volume_usage::Unit;
+use tonic::Code;
 
 use super::error::LocalDriverError;
 use super::store::{Store, StoredKind};
@@ -117,6 +118,19 @@ impl LocalDriver {
         let name = request.volume_id.clone();
         let capacity_bytes = self.on_volume(&name, move |store| expand(store, &request)).await?;
         Ok(csi::NodeExpandVolumeResponse { capacity_bytes })
+    }
+}
+
+impl From<LocalDriverError> for RpcError {
+    fn from(error: LocalDriverError) -> Self {
+        let code = match &error {
+            LocalDriverError::Name(_) | LocalDriverError::Request(_) => Code::InvalidArgument,
+            LocalDriverError::Size(_) => Code::OutOfRange,
+            LocalDriverError::NotFound { .. } => Code::NotFound,
+            LocalDriverError::Stopped | LocalDriverError::InProgress(_) => Code::Aborted,
+            _ => Code::Internal,
+        };
+        Self { code, message: error.to_string() }
     }
 }
 

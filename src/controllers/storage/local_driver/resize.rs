@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use api::local_driver::{GrowRequest, Stored};
 use client::events::EventType;
@@ -61,7 +62,7 @@ fn wanted<'a>(claim: &'a PersistentVolumeClaim, volume: &PersistentVolume) -> Op
 }
 
 /// The patch of the status of a claim.
-fn patch(claim: &PersistentVolumeClaim, size: &str, progress: Progress<'_>, now: &str) -> Value {
+fn patch(claim: &PersistentVolumeClaim, size: &str, progress: Progress<'_>, now: Time) -> Value {
     let (status, type_, message) = match progress {
         Progress::Begun => ("ControllerResizeInProgress", "Resizing", ""),
         Progress::Stored => (
@@ -147,8 +148,7 @@ impl Controller {
         size: &str,
         progress: Progress<'_>,
     ) -> Result<Option<PersistentVolumeClaim>, Error> {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let patch = patch(claim, size, progress, &now);
+        let patch = patch(claim, size, progress, Time(Timestamp::now()));
         let (namespace, name) = metadata_key(claim.metadata.clone());
         match self.client.patch(&namespace, &name, "status", &Patch::Merge(&patch)).await {
             Ok(claim) => Ok(Some(claim)),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_claim_shows_one_condition_about_its_size() {
         let larger = claim("2Gi", "1Gi", Value::Null);
-        let patch = patch(&larger, "2Gi", Progress::Stored, "2026-01-01T00:00:00Z");
+        let patch = patch(&larger, "2Gi", Progress::Stored, Time(Timestamp::UNIX_EPOCH));
         let types: Vec<&str> = patch["status"]["conditions"]
             .as_array()
             .unwrap()

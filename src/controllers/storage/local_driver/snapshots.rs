@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::PersistentVolume;
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use api::local_driver::{DRIVER, SnapshotRequest, Stored};
 use api::{Gvr, uri};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::DriverError;
-use super::node_requests::{NodeRequestError, NodeRequests};
+use super::node_requests::NodeRequests;
 use super::plan::{self, UnsupportedClaim};
 use crate::framework::context::Context;
 use crate::framework::edit;
@@ -270,7 +271,7 @@ impl Snapshots {
 
     /// Shows why there is no snapshot; the snapshot controller copies that to the VolumeSnapshot.
     async fn show_error(&self, name: &str, why: &str) -> Result<(), Error> {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = Time(Timestamp::now());
         let message = format!("Failed to check and update snapshot content: {why}");
         let patch = json!({"status": {"error": {"message": message, "time": now},
             "readyToUse": false}});
