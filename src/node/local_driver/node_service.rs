@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::sys::statvfs::statvfs;
 use proto::csi::v1 as csi;
 use proto::csi::v1::node_service_capability::{Rpc, Type as CapabilityType, rpc};
 use proto::csi::v1::volume_capability::AccessType;
@@ -252,13 +251,12 @@ fn usage(path: &Path) -> Result<Vec<csi::VolumeUsage>, LocalDriverError> {
         let size = File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0)));
         return Ok(vec![of(0, size.map_err(failed())?, 0, Unit::Bytes)]);
     }
-    let stat = statvfs(path).map_err(|errno| failed()(errno.into()))?;
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
-    let used = stat.blocks().saturating_sub(stat.blocks_free());
-    let inodes = stat.files().saturating_sub(stat.files_free());
+    let disk = crate::machine::disk(path);
+    let disk = disk.ok_or_else(|| failed()(std::io::Error::last_os_error()))?;
+    let inodes = disk.inodes.saturating_sub(disk.inodes_free);
     Ok(vec![
-        of(bytes(stat.blocks_available()), bytes(stat.blocks()), bytes(used), Unit::Bytes),
-        of(stat.files_available(), stat.files(), inodes, Unit::Inodes),
+        of(disk.free, disk.size, disk.used, Unit::Bytes),
+        of(disk.inodes_free, disk.inodes, inodes, Unit::Inodes),
     ])
 }
 

@@ -13,7 +13,6 @@ use api::local_driver::{
     ContentSource, FsType, Stored, VolumeMode, VolumeRequest, is_name, rounded,
 };
 use base::Shutdown;
-use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -295,8 +294,8 @@ impl Store {
     /// Fails if a volume that takes this many bytes more does not fit.
     fn check_room(&self, requested: u64) -> Result<(), LocalDriverError> {
         let failed = || LocalDriverError::io("read the free space of", &self.root);
-        let stat = statvfs(&self.root).map_err(|errno| failed()(errno.into()))?;
-        let available = stat.blocks_available().saturating_mul(stat.fragment_size());
+        let disk = crate::machine::disk(&self.root);
+        let available = disk.ok_or_else(|| failed()(io::Error::last_os_error()))?.free;
         let promised = self.promised().map_err(failed())?;
         if fits(requested, available, promised) {
             return Ok(());

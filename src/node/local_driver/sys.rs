@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use nix::libc;
+use nix::libc::{self, Ioctl};
 
 /// Requests of `linux/loop.h`.
-const LOOP_CLR_FD: u32 = 0x4C01;
-const LOOP_SET_CAPACITY: u32 = 0x4C07;
-const LOOP_CONFIGURE: u32 = 0x4C0A;
-const LOOP_CTL_GET_FREE: u32 = 0x4C82;
+const LOOP_CLR_FD: Ioctl = 0x4C01;
+const LOOP_SET_CAPACITY: Ioctl = 0x4C07;
+const LOOP_CONFIGURE: Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: Ioctl = 0x4C82;
 /// Requests of `linux/fs.h`.
-const FICLONE: u32 = 0x4004_9409;
-const FIFREEZE: u32 = 0xC004_5877;
-const FITHAW: u32 = 0xC004_5878;
+const FICLONE: Ioctl = 0x4004_9409;
+const FIFREEZE: Ioctl = 0xC004_5877_u32 as Ioctl;
+const FITHAW: Ioctl = 0xC004_5878_u32 as Ioctl;
 /// Flag of a loop device that does not cache its file a second time. The kernel ignores it for
 /// files that need the cache.
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -53,10 +53,10 @@ fn outcome(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// Makes a request that has a number or no argument.
 #[expect(unsafe_code, reason = "no safe wrapper exists")]
-fn request(file: &File, code: u32, argument: RawFd) -> io::Result<libc::c_int> {
+fn request(file: &File, code: Ioctl, argument: RawFd) -> io::Result<libc::c_int> {
     // SAFETY: all requests that callers make take an integer by value or nothing; FIFREEZE and
     // FITHAW ignore the pointer that they are declared with.
-    outcome(unsafe { libc::ioctl(file.as_raw_fd(), code.into(), libc::c_long::from(argument)) })
+    outcome(unsafe { libc::ioctl(file.as_raw_fd(), code, libc::c_long::from(argument)) })
 }
 
 /// Returns the number of a loop device without a file; `control` is `/dev/loop-control`.
@@ -87,7 +87,7 @@ pub(super) fn configure_loop_device(device: &File, file: &File, name: &str) -> i
     let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
     // SAFETY: the pointer is to a `loop_config` of the kernel's size, which the call only reads.
     outcome(unsafe {
-        libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE.into(), std::ptr::from_ref(&config))
+        libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config))
     })?;
     Ok(())
 }
