@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use api::local_driver::DRIVER;
 use base::Tasks;
+use tokio::sync::Notify;
 
 use crate::csi::locks::OperationLocks;
 use error::LocalDriverError;
@@ -31,6 +32,8 @@ pub(crate) struct LocalDriver {
     /// Held by name while a volume or snapshot is used or changed.
     locks: OperationLocks,
     requests: RunningRequests,
+    /// A volume is no longer staged.
+    unstaged: Notify,
     tasks: Tasks,
 }
 
@@ -42,6 +45,7 @@ impl LocalDriver {
             store: Arc::new(Store::new(storage.join(DRIVER))),
             locks: OperationLocks::default(),
             requests: RunningRequests::default(),
+            unstaged: Notify::new(),
             tasks: tasks.clone(),
         })
     }

@@ -81,6 +81,7 @@ impl LocalDriver {
             loop_device::detach(&store.disk(StoredKind::Volume, &handle))
         };
         self.on_volume(&name, unstage).await?;
+        self.unstaged.notify_waiters();
         Ok(csi::NodeUnstageVolumeResponse {})
     }
 

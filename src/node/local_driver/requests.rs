@@ -18,6 +18,9 @@ use super::store::{Store, StoredKind};
 
 /// How long a request waits for its end; less than the timeouts of proxies and clients.
 const WAIT: Duration = Duration::from_secs(20);
+/// How long a request to delete a volume waits for the kubelet, which unmounts volumes after the end
+/// of their pods.
+const RELEASE_WAIT: Duration = Duration::from_secs(15);
 /// Requests that run at a time: each takes a thread.
 const RUNNING_MAX: usize = 16;
 
@@ -123,7 +126,25 @@ impl LocalDriver {
         Ok(outcome)
     }
 
+    /// Runs a request; one to delete a volume waits until the kubelet has released it.
     async fn run(&self, name: &str, action: Action) -> Result<Option<Stored>, LocalDriverError> {
+        let end = base::clock::now() + RELEASE_WAIT;
+        loop {
+            let unstaged = self.unstaged.notified();
+            let done = self.attempt(name, action.clone()).await;
+            if !matches!(done, Err(LocalDriverError::InUse(_)))
+                || tokio::time::timeout_at(end, unstaged).await.is_err()
+            {
+                return done;
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        name: &str,
+        action: Action,
+    ) -> Result<Option<Stored>, LocalDriverError> {
         // In the same order everywhere, so that two requests never wait for each other.
         let mut locks = Vec::new();
         for volume in action.volumes(name) {
