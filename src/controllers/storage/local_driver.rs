@@ -9,6 +9,7 @@ mod plan;
 mod resize;
 mod snapshots;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +21,14 @@ use client::events::EventType;
 use client::informer::decode;
 use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of};
 use http::Method;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use self::node_requests::{NodeRequestError, NodeRequests};
 use self::plan::{ClaimRequest, ClaimSource, Reclaim, UnsupportedClaim};
 use crate::framework::context::Context;
 use crate::framework::edit;
-use crate::framework::keyed::{Keyed, settled};
+use crate::framework::keyed::{Key, Keyed, settled};
 use crate::storage::provisioning::{
     REQUESTED_OF, SELECTED_NODE, annotation, became_ready, class_of, is_requested, key,
     metadata_key, selected_node, waits,
@@ -77,6 +79,13 @@ impl DriverError {
     }
 }
 
+/// A volume that a node may have stored for a claim, without a PersistentVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Attempt {
+    volume: String,
+    node: String,
+}
+
 struct Controller {
     client: Client,
     requests: Arc<NodeRequests>,
@@ -84,6 +93,8 @@ struct Controller {
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
+    /// By the keys of claims: if a claim is deleted meanwhile, its node deletes the volume.
+    attempts: Mutex<BTreeMap<Key, Attempt>>,
 }
 
 fn is_of_driver(claim: &PersistentVolumeClaim) -> bool {
@@ -132,7 +143,8 @@ pub(crate) fn start(context: &Context) {
     let requests = NodeRequests { apiserver: context.client("kube-apiserver"), nodes };
     let requests = Arc::new(requests);
     snapshots::start(context, &client, &requests, &volumes);
-    let controller = Controller { client, requests, recorder, claims, volumes, classes };
+    let attempts = Mutex::default();
+    let controller = Controller { client, requests, recorder, claims, volumes, classes, attempts };
     let controller = Arc::new(controller);
     keyed.run(&context.tasks, "local-driver", 2, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
@@ -147,15 +159,31 @@ pub(crate) fn start(context: &Context) {
 
 impl Controller {
     async fn reconcile_claim(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let Some(claim) = self.claims.get(namespace, name) else { return Ok(Action::Done) };
-        if claim.metadata.deletion_timestamp.is_some() {
-            return Ok(Action::Done);
-        }
+        let claim = self.claims.get(namespace, name);
+        let Some(claim) = claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) else {
+            return self.abandon(namespace, name).await;
+        };
         if is_requested(&claim, DRIVER) {
             self.provision(&claim).await
         } else {
             self.resize(&claim).await
         }
+    }
+
+    /// Has a node delete what it stored for a claim that was deleted before its volume existed.
+    async fn abandon(&self, namespace: &str, name: &str) -> Result<Action, Error> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(attempt) = self.attempts.lock().get(&key).cloned() else {
+            return Ok(Action::Done);
+        };
+        let path = volume_path(&attempt.volume);
+        let deleted: Result<Option<Stored>, _> =
+            self.requests.send(&attempt.node, Method::DELETE, &path, &Value::Null).await;
+        if let Err(error) = deleted {
+            return error.outcome();
+        }
+        self.attempts.lock().remove(&key);
+        Ok(Action::Done)
     }
 
     /// Makes the volume of a claim whose node is selected.
@@ -209,6 +237,9 @@ impl Controller {
         let path = volume_path(&request.name);
         let ClaimRequest { size, mode, fs_type, .. } = request;
         let body = VolumeRequest { size, mode, fs_type, source };
+        let key = metadata_key(claim.metadata.clone());
+        let attempt = Attempt { volume: request.name.clone(), node: name.clone() };
+        self.attempts.lock().insert(key.clone(), attempt);
         let stored: Stored = self.requests.send(&name, Method::POST, &path, &body).await?;
         let labels = node.metadata.labels.as_ref();
         let host = labels.and_then(|labels| labels.get("kubernetes.io/hostname")).unwrap_or(&name);
@@ -218,6 +249,7 @@ impl Controller {
             Err(error) if error.is_already_exists() => {}
             other => drop(other?),
         }
+        self.attempts.lock().remove(&key);
         Ok(request.name)
     }
 

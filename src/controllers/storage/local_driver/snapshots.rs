@@ -27,6 +27,8 @@ const GROUP: &str = "snapshot.storage.k8s.io";
 const CONTENTS: &str = "volumesnapshotcontents";
 /// Finalizer of contents, which the snapshot controller adds.
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+/// Annotation of a content whose VolumeSnapshot is deleted (`shouldDelete` of csi-snapshotter).
+const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 /// When a snapshot is attempted again that was refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -74,7 +76,10 @@ fn decide(content: &Value) -> Todo {
     let handle = text(content, "/status/snapshotHandle").and_then(split);
     if text(content, "/metadata/deletionTimestamp").is_some() {
         let finalizers = content.pointer("/metadata/finalizers").and_then(Value::as_array);
-        if !finalizers.into_iter().flatten().any(|finalizer| finalizer == FINALIZER) {
+        let annotations = content.pointer("/metadata/annotations");
+        let is_unused = snapshot.is_none()
+            || annotations.is_some_and(|annotations| annotations.get(BEING_DELETED).is_some());
+        if !is_unused || !finalizers.into_iter().flatten().any(|f| f == FINALIZER) {
             return Todo::Nothing;
         }
         if text(content, "/spec/deletionPolicy") != Some("Delete") {
@@ -315,20 +320,23 @@ mod tests {
 
     #[test]
     fn a_deleted_content_deletes_its_copy_as_the_policy_says() {
-        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z",
-            "finalizers": [FINALIZER]});
+        let mut deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {BEING_DELETED: "yes"}, "finalizers": [FINALIZER]});
         let ready = json!({"readyToUse": true, "snapshotHandle": "n/snapshot-u"});
         let delete = |node: Option<&str>| Todo::Delete {
             snapshot: "snapshot-u".into(),
             node: node.map(str::to_owned),
             volume: Some("pvc-a".into()),
         };
-        let of = |policy: &str, status: &Value| {
+        let of = |deleted: &Value, policy: &str, status: &Value| {
             decide(&content(deleted.clone(), policy, of_volume(), status.clone()))
         };
-        assert_eq!(of("Delete", &ready), delete(Some("n")));
-        assert_eq!(of("Delete", &Value::Null), delete(None));
-        assert_eq!(of("Retain", &ready), Todo::Release);
+        assert_eq!(of(&deleted, "Delete", &ready), delete(Some("n")));
+        assert_eq!(of(&deleted, "Delete", &Value::Null), delete(None));
+        assert_eq!(of(&deleted, "Retain", &ready), Todo::Release);
+        // The VolumeSnapshot still exists.
+        deleted["annotations"] = Value::Null;
+        assert_eq!(of(&deleted, "Delete", &ready), Todo::Nothing);
         let released = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         assert_eq!(decide(&content(released, "Delete", of_volume(), ready)), Todo::Nothing);
     }
