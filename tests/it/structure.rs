@@ -133,6 +133,7 @@ const NODE: Floors = &[
         "csi",
         "devices",
         "dynamic_resources",
+        "local_driver",
         "plugins",
         "static_pods",
         "status::writer",
