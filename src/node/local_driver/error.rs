@@ -45,7 +45,7 @@ pub(crate) enum LocalDriverError {
     #[error("cannot add the driver to the CSINode: {0}")]
     Register(String),
     #[error("cannot {action} {path:?}: {error}")]
-    Io { action: &'static str, path: PathBuf, error: String, kind: io::ErrorKind },
+    Io { action: &'static str, path: PathBuf, error: String },
     #[error("{0}")]
     Other(String),
 }
@@ -57,12 +57,7 @@ impl LocalDriverError {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |error| Self::Io { action, path, kind: error.kind(), error: error.to_string() }
-    }
-
-    /// Whether something does not exist.
-    pub(super) fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. })
+        move |error| Self::Io { action, path, error: error.to_string() }
     }
 
     /// The answer of the kubelet API.

@@ -49,7 +49,7 @@ fn a_volume_is_made_once_and_grows() {
         assert_eq!(store.grow("pvc-a", size).unwrap().size, expected * SIZE_UNIT);
         assert_eq!(length(), expected * SIZE_UNIT);
     }
-    assert!(store.grow("pvc-b", SIZE_UNIT).unwrap_err().is_not_found());
+    assert_eq!(store.grow("pvc-b", SIZE_UNIT).unwrap_err().status().code, 404);
     for name in ["../pvc-a", "a", ""] {
         let refused = store.create(name, &block(1, None), &stop());
         assert!(matches!(refused, Err(LocalDriverError::Name(_))), "{name}");
@@ -98,7 +98,8 @@ fn snapshots_and_copies_keep_the_content() {
     let snapshot = store.snapshot("snapshot-s", "pvc-a", &stop()).unwrap();
     write(&store, "pvc-a", b"new.");
     assert_eq!(store.snapshot("snapshot-s", "pvc-a", &stop()).unwrap(), snapshot);
-    assert!(store.snapshot("snapshot-t", "pvc-x", &stop()).unwrap_err().is_not_found());
+    let missing = store.snapshot("snapshot-t", "pvc-x", &stop()).unwrap_err();
+    assert_eq!(missing.status().code, 404);
     let restored = Some(ContentSource::Snapshot("snapshot-s".into()));
     let request = block(3 * SIZE_UNIT, restored);
     assert_eq!(store.create("pvc-r", &request, &stop()).unwrap().size, 3 * SIZE_UNIT);
