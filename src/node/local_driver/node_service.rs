@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::local_driver::is_name;
 use proto::csi::v1 as csi;
 use proto::csi::v1::node_service_capability::{Rpc, Type as CapabilityType, rpc};
 use proto::csi::v1::volume_capability::AccessType;
@@ -35,6 +36,10 @@ impl LocalDriver {
         name: &str,
         act: impl FnOnce(&Store) -> Result<T, LocalDriverError> + Send + 'static,
     ) -> Result<T, RpcError> {
+        // A PersistentVolume that a user wrote may have any handle.
+        if !is_name(name) {
+            return Err(LocalDriverError::Name(name.to_owned()).into());
+        }
         let _volume = self.locks.lock(name.to_owned()).await;
         let store = Arc::clone(&self.store);
         Ok(super::blocking(move || act(&store)).await?)
