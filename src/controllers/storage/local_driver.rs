@@ -166,21 +166,29 @@ impl Controller {
         if is_requested(&claim, DRIVER) {
             self.provision(&claim).await
         } else {
+            self.attempts.lock().remove(&metadata_key(claim.metadata.clone()));
             self.resize(&claim).await
         }
     }
 
-    /// Has a node delete what it stored for a claim that was deleted before its volume existed.
+    /// Has a node delete what it stored for a claim that was deleted before its volume existed. A
+    /// volume that exists is deleted as its policy says.
     async fn abandon(&self, namespace: &str, name: &str) -> Result<Action, Error> {
         let key = (namespace.to_owned(), name.to_owned());
         let Some(attempt) = self.attempts.lock().get(&key).cloned() else {
             return Ok(Action::Done);
         };
-        let path = volume_path(&attempt.volume);
-        let deleted: Result<Option<Stored>, _> =
-            self.requests.send(&attempt.node, Method::DELETE, &path, &Value::Null).await;
-        if let Err(error) = deleted {
-            return error.outcome();
+        match self.client.get::<PersistentVolume>("", &attempt.volume).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {
+                let path = volume_path(&attempt.volume);
+                let deleted: Result<Option<Stored>, _> =
+                    self.requests.send(&attempt.node, Method::DELETE, &path, &Value::Null).await;
+                if let Err(error) = deleted {
+                    return error.outcome();
+                }
+            }
+            Err(error) => return Err(error),
         }
         self.attempts.lock().remove(&key);
         Ok(Action::Done)
@@ -266,6 +274,12 @@ impl Controller {
         if let Some(source) = &request.source {
             return Ok(self.source(claim, source).await?.1);
         }
+        let attempts = self.attempts.lock();
+        let begun = attempts.get(&metadata_key(claim.metadata.clone()));
+        if let Some(attempt) = begun.filter(|attempt| attempt.volume == request.name) {
+            return Ok(attempt.node.clone());
+        }
+        drop(attempts);
         let is_ready = |node: &Node| crate::framework::nodes::ready(node) == Some("True");
         let mut nodes = self.requests.nodes.list("").into_iter();
         let node = nodes.find(is_ready).and_then(|node| node.metadata.name);
