@@ -256,12 +256,11 @@ impl Store {
         unfinished: &Path,
         record: &LocalVolume,
     ) -> Result<(), LocalDriverError> {
-        let folders = ["", "unfinished", kind.folder()];
-        for folder in folders {
-            let path = self.root.join(folder);
-            if !path.is_dir() {
-                base::fs::create_dir(&path, DIR_MODE)?;
-            }
+        // The directory of local volumes comes first, as local-path volumes would create it.
+        let storage = self.root.parent().unwrap_or(&self.root).to_owned();
+        let own = ["", "unfinished", kind.folder()].map(|folder| self.root.join(folder));
+        for path in std::iter::once(&storage).chain(&own).filter(|path| !path.is_dir()) {
+            base::fs::create_dir(path, DIR_MODE)?;
         }
         sync(&self.root)?;
         base::fs::remove_dir(unfinished)?;

@@ -11,7 +11,7 @@ fn block(size: u64, source: Option<ContentSource>) -> VolumeRequest {
 }
 
 fn store(home: &Path) -> Store {
-    Store::new(home.join("local.kube-lite.io"))
+    Store::new(home.join("storage/local.kube-lite.io"))
 }
 
 fn stop() -> Shutdown {
@@ -37,6 +37,8 @@ fn a_volume_is_made_once_and_grows() {
     store.recover().unwrap();
     let made = store.create("pvc-a", &block(1, None), &stop()).unwrap();
     assert_eq!(made.size, SIZE_UNIT);
+    let mode = std::fs::metadata(home.path().join("storage")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700, "other users do not reach local-path volumes");
     assert!(store.has_volumes());
     let again = store.create("pvc-a", &block(2 * SIZE_UNIT, None), &stop()).unwrap();
     assert_eq!(again, made);
