@@ -22,7 +22,7 @@ pub enum ThresholdError {
         example: &'static str,
     },
     /// There is no such signal.
-    #[error("unsupported eviction signal {0}; supported are {}", signal_names())]
+    #[error("unsupported eviction signal {0}; supported are {names}", names = signal_names())]
     Signal(String),
     /// The signal is given twice.
     #[error("the eviction signal {0} is given twice; remove one of them")]
