@@ -212,7 +212,8 @@ impl DeviceState {
         let plugin = resource.plugins.remove(at);
         if resource.plugins.is_empty() {
             (resource.stopped, resource.stopped_at) = (Some(plugin), Some(now));
-            resource.is_listed = false;
+            // Upstream's manager counts a resource from then on, even if it was never listed.
+            (resource.is_listed, resource.is_registered) = (false, true);
         }
         true
     }

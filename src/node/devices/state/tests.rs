@@ -224,3 +224,13 @@ fn an_allocation_waits_for_a_pod_that_is_ending() {
     assert_eq!(state.patience("new", &error), None);
     assert_eq!(state.allocated("r"), BTreeSet::new());
 }
+
+#[test]
+fn a_resource_whose_plugin_ended_before_its_first_list_has_no_devices() {
+    let now = base::clock::now();
+    let mut state = DeviceState::default();
+    state.connect("r", plugin_at(1, "1.sock"));
+    assert_eq!(numbers(&mut state, "r", now), None);
+    assert!(state.disconnect("r", PluginId(1), now));
+    assert_eq!(numbers(&mut state, "r", now), Some((0, 0)));
+}
