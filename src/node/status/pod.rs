@@ -15,13 +15,13 @@ use api::k8s::jiff::Timestamp;
 
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::{has_initialized, restarts_after_exit};
-use crate::pods::pod::{ContainerRole, Pod};
+use crate::pods::pod::{ContainerRole, Pod, PodOrigin};
 use crate::pods::resources;
 
 /// Generates the status.
 pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
-    let main = containers::statuses(pod, input, |r| r == ContainerRole::Main);
-    let init = containers::statuses(pod, input, |r| {
+    let mut main = containers::statuses(pod, input, |r| r == ContainerRole::Main);
+    let mut init = containers::statuses(pod, input, |r| {
         matches!(r, ContainerRole::Init | ContainerRole::Sidecar)
     });
     let ephemeral = containers::statuses(pod, input, |r| r == ContainerRole::Ephemeral);
@@ -32,9 +32,16 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
     let mut phase = phase(pod, &all, input.terminal, initialized);
     let over = |p: &str| matches!(p, "Succeeded" | "Failed");
     let earlier = [api.and_then(|s| s.phase.as_deref()), previous.phase.as_deref()];
-    // A final phase does not change.
-    if let Some(end) = earlier.into_iter().flatten().find(|p| over(p)) {
-        phase = end;
+    let [of_api, reported] = earlier;
+    match earlier.into_iter().flatten().find(|p| over(p)) {
+        // A final phase does not change.
+        Some(end) => phase = end,
+        // As `mergePodStatus` of the kubelet's status manager: no final phase beside containers
+        // that still run.
+        None if over(phase) && !input.terminal && input.observed.any_running() => {
+            phase = reported.or(of_api).unwrap_or("Pending");
+        }
+        None => {}
     }
     let (mut reason, mut message) = (None, None);
     if previous.phase.as_deref() == Some(phase) {
@@ -50,6 +57,12 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
     let ips = addresses(pod, input);
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
     let conditions = conditions::conditions(pod, input, &all, phase);
+    if input.terminal {
+        containers::complete(&mut main, &mut init, initialized);
+        if pod.origin == PodOrigin::Api && !over(phase) {
+            phase = "Failed";
+        }
+    }
     let some = |list: Vec<core::ContainerStatus>| (!rejected && !list.is_empty()).then_some(list);
     core::PodStatus {
         phase: Some(phase.to_owned()),

@@ -101,6 +101,35 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
     out
 }
 
+/// Gives the containers of an ended pod a terminated state, as `TerminatePod` of the kubelet's
+/// status manager: those of an initialized pod, and the init containers up to the last one that has
+/// started, or the first.
+pub(super) fn complete(
+    main: &mut [core::ContainerStatus],
+    init: &mut [core::ContainerStatus],
+    initialized: bool,
+) {
+    let has_started = |status: &core::ContainerStatus| {
+        let ended_before = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
+        ended_before || status.state.as_ref().is_some_and(|s| s.waiting.is_none())
+    };
+    let count = init.iter().rposition(has_started).map_or(1, |last| last + 1);
+    let main = main.iter_mut().filter(|_| initialized);
+    for status in main.chain(init.iter_mut().take(count)) {
+        if status.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+            continue;
+        }
+        status.state = Some(terminated(core::ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some(
+                "The container could not be located when the pod was terminated".to_owned(),
+            ),
+            ..Default::default()
+        }));
+    }
+}
+
 /// Returns the last termination, which is kept after its container was removed from the runtime.
 fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core::ContainerState> {
     let old = old?;

@@ -173,3 +173,39 @@ fn a_rejected_pod_has_no_container_statuses() {
     let begun = status_of(&pod, &[("a", ObservedState::Running, 0)], &[]);
     assert!(of(&begun, &ObservedPod::default()).container_statuses.is_some());
 }
+
+#[test]
+fn a_pod_that_ended_before_its_start_has_failed() {
+    let of = |spec| {
+        let input = StatusInput {
+            observed: &ObservedPod::default(),
+            health: &HashMap::new(),
+            waiting: &HashMap::new(),
+            previous: &core::PodStatus::default(),
+            node_ips: &[],
+            terminal: true,
+            failure: None,
+            deferred: None,
+            resizing: None,
+            runtime_name: "containerd",
+            now: Timestamp::from_second(1_700_000_000).unwrap(),
+        };
+        generate(&crate::pods::pod::tests::pod(spec), &input)
+    };
+    let ended = |statuses: &Option<Vec<core::ContainerStatus>>| {
+        let ended =
+            |s: &core::ContainerStatus| s.state.as_ref()?.terminated.as_ref()?.reason.clone();
+        statuses.iter().flatten().map(ended).collect::<Vec<_>>()
+    };
+    let lost = Some("ContainerStatusUnknown".to_owned());
+    let a = json!({"name": "a", "image": "i"});
+    let status = of(json!({"containers": [a]}));
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(ended(&status.container_statuses), [lost.clone()]);
+    // The pod was not initialized.
+    let inits = json!([{"name": "b", "image": "i"}, {"name": "c", "image": "i"}]);
+    let status = of(json!({"containers": [a], "initContainers": inits}));
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(ended(&status.container_statuses), [None]);
+    assert_eq!(ended(&status.init_container_statuses), [lost, None]);
+}
