@@ -1,6 +1,6 @@
 //! Executes a plan: directories, volumes and sandbox, then stops and starts. It reports no status.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use client::events::EventType;
@@ -21,7 +21,7 @@ use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::observed;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
-use crate::pods::pod::Pod;
+use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::resources::AllocatedResources;
 use crate::runtime::RuntimeError;
 use crate::status;
@@ -38,6 +38,14 @@ pub(super) fn group_limits(node: &Node, pod: &Pod) -> PodGroupLimits {
         pids_max: config.pod_pids_max.or(config.hardened.then_some(PIDS_MAX)),
         is_cpu_unlimited: node.resource_managers.has_exclusive_cpus(pod),
     }
+}
+
+/// Returns the ids of the containers that a plan stops and starts again.
+fn replaced(pod: &Pod, next: &Plan) -> HashSet<String> {
+    let names = |index: &usize| pod.containers.get(*index).map(PodContainer::name);
+    let started: HashSet<&str> = next.start.iter().filter_map(names).collect();
+    let kills = next.kill.iter().filter(|kill| started.contains(kill.name.as_str()));
+    kills.map(|kill| kill.id.clone()).collect()
 }
 
 /// The part of a pod worker that acts.
@@ -124,7 +132,9 @@ impl PodActions {
         let mut outcome = Ok(());
         if *next != Plan::default() {
             let created = created.transpose()?;
+            self.progress.lock().replaced = replaced(pod, next);
             outcome = self.execute(pod, next, created, observed, &volumes).await;
+            self.progress.lock().replaced.clear();
         }
         Ok(PlanOutcome {
             refresh_at: volumes.refresh_at,

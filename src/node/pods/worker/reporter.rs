@@ -1,5 +1,6 @@
 //! Observes a pod and reports its status, also during long actions on its containers.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use super::message;
 use crate::context::Node;
 use crate::pods::handle::{DesiredPod, ReportedPod};
-use crate::pods::observed::{ObservedPod, ObservedState, observe};
+use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState, observe};
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::probes::Probes;
 use crate::runtime::{RuntimeError, netns};
@@ -33,6 +34,10 @@ pub(super) struct Progress {
     /// Ids of containers whose postStart hook is running: they are not shown as running before it
     /// ends.
     pub(super) starting: HashSet<String>,
+    /// Ids of containers that are stopped to be started again: they are shown as running until
+    /// then. Upstream's kubelet reports nothing in between, and the API server rejects a status in
+    /// which a container runs again although its exit code and restart policy rule that out.
+    pub(super) replaced: HashSet<String>,
     /// A resize is in progress; the text is the last error, or empty.
     pub(super) resizing: Option<String>,
 }
@@ -142,7 +147,7 @@ impl Reporter {
             pod::generate(
                 &desired.pod,
                 &StatusInput {
-                    observed,
+                    observed: &with_replaced_running(observed, &progress.replaced),
                     health: &health,
                     waiting: &progress.waiting,
                     previous: &self.previous,
@@ -224,6 +229,25 @@ impl Reporter {
     }
 }
 
+/// Returns the pod as it is reported while `replaced` containers are started again.
+fn with_replaced_running<'a>(
+    observed: &'a ObservedPod,
+    replaced: &HashSet<String>,
+) -> Cow<'a, ObservedPod> {
+    let has_ended = |c: &ObservedContainer| {
+        c.state == ObservedState::Exited && replaced.contains(c.id.as_str())
+    };
+    if !observed.containers.iter().any(has_ended) {
+        return Cow::Borrowed(observed);
+    }
+    let mut shown = observed.clone();
+    for container in shown.containers.iter_mut().filter(|c| has_ended(c)) {
+        container.state = ObservedState::Running;
+        container.finished_at = 0;
+    }
+    Cow::Owned(shown)
+}
+
 /// Resolves at a deadline; never without one.
 pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
@@ -246,4 +270,22 @@ pub(super) async fn observe_pod(node: &Node, pod: &Pod) -> Result<ObservedPod, R
     }
     message::fill_termination_messages(&mut observed, &node.identity.config.pod_logs_dir);
     Ok(observed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::observed::tests::container;
+
+    #[test]
+    fn a_container_that_is_started_again_is_reported_as_running() {
+        let mut ended = container("a", ObservedState::Exited);
+        ended.finished_at = 5;
+        let observed = ObservedPod { containers: vec![ended], ..ObservedPod::default() };
+        let id = observed.containers[0].id.clone();
+        let shown = with_replaced_running(&observed, &HashSet::from([id]));
+        assert_eq!(shown.containers[0].state, ObservedState::Running);
+        assert_eq!(shown.containers[0].finished_at, 0);
+        assert_eq!(*with_replaced_running(&observed, &HashSet::new()), observed);
+    }
 }
