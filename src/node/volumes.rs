@@ -388,7 +388,7 @@ pub(crate) enum TearDownError {
 /// # Errors
 ///
 /// A driver that is not registered or cannot do it. The data on disk stays, for another attempt.
-pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownError> {
+async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownError> {
     let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
     let pod_dir = node.identity.config.pod_dir(uid);
     let released = csi::tear_down(&node.csi, &node.tasks, (uid, &pod_dir)).await;
@@ -430,10 +430,47 @@ pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), TearDownErro
     Ok(base::tasks::blocking(move || remove_pod_dir(&pod_dir)).await??)
 }
 
+/// Tears down the volumes of a pod that has ended and is still in the API, as upstream's volume
+/// manager does (`keepTerminatedPodVolumes`). What else is in the pod's directory stays.
+///
+/// # Errors
+///
+/// As [`tear_down`].
+pub(crate) async fn tear_down_ended(node: &Node, uid: &str) -> Result<(), TearDownError> {
+    release(node, uid).await?;
+    node.caches.block_devices.remove_pod(uid);
+    let pod_dir = node.identity.config.pod_dir(uid);
+    Ok(base::tasks::blocking(move || remove_volumes(&pod_dir)).await??)
+}
+
+/// Directories of a pod with its volumes, those that are mounts of others first.
+const VOLUME_DIRS: [&str; 3] = ["volume-subpaths", "volumeDevices", "volumes"];
+
+fn remove_volumes(pod_dir: &Path) -> std::io::Result<()> {
+    VOLUME_DIRS.iter().try_for_each(|name| remove_pod_dir(&pod_dir.join(name)))
+}
+
 fn remove_pod_dir(pod_dir: &Path) -> std::io::Result<()> {
     mounts::unmount_below(pod_dir)?;
     match std::fs::remove_dir_all(pod_dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_volumes_of_an_ended_pod_are_removed_and_its_hosts_file_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let pod_dir = directory.path();
+        std::fs::create_dir_all(pod_dir.join("volumes/kubernetes.io~empty-dir/data")).unwrap();
+        std::fs::write(pod_dir.join("etc-hosts"), "127.0.0.1 localhost\n").unwrap();
+        remove_volumes(pod_dir).unwrap();
+        assert!(!pod_dir.join("volumes").exists());
+        assert!(pod_dir.join("etc-hosts").exists());
+        remove_volumes(pod_dir).unwrap();
     }
 }

@@ -27,6 +27,8 @@ use crate::volumes;
 
 /// Minimum time between the stop signal and the kill (`minimumGracePeriodInSeconds`).
 const GRACE_MIN: Duration = Duration::from_secs(2);
+/// How long a preStop hook may go on after the grace period: longer than a container lives then.
+const HOOK_MORE: Duration = Duration::from_secs(10);
 
 fn seconds(value: i64) -> Duration {
     Duration::from_secs(u64::try_from(value).unwrap_or_default())
@@ -70,6 +72,10 @@ pub(super) async fn kill(
     turn: Option<StopTurn<'_>>,
 ) -> Result<(), RuntimeError> {
     let begun = base::clock::now();
+    // The hook at the time of the container's start: the pod may have changed or be unknown by now.
+    let hook = container.annotations.get(label::PRE_STOP).filter(|_| !grace.is_zero());
+    let hook = hook.and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
+    let mut unfinished = None;
     if let Some(member) = pod.container(&container.name) {
         let text = if message.is_empty() {
             format!("Stopping container {}", container.name)
@@ -77,13 +83,7 @@ pub(super) async fn kill(
             message.to_owned()
         };
         node.api.events.container_event(pod, member, EventType::Normal, events::KILLING, text);
-        // The hook at the time of the container's start: the pod may have changed or be unknown by
-        // now.
-        let hook = container
-            .annotations
-            .get(label::PRE_STOP)
-            .and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
-        if let (Some(hook), false) = (hook, grace.is_zero()) {
+        if let Some(hook) = &hook {
             let target = HandlerTarget {
                 runtime: &*node.runtime.cri,
                 container_id: &container.id,
@@ -91,8 +91,10 @@ pub(super) async fn kill(
                 pod_ip: ip,
                 user_agent: "kube-lifecycle/1.37",
             };
-            let run = lifecycle_hook::run(&node.api.events, pod, target, &hook, grace);
-            let outcome = tokio::time::timeout(grace, run).await;
+            let limit = grace.saturating_add(HOOK_MORE);
+            let run = lifecycle_hook::run(&node.api.events, pod, target, hook, limit);
+            let mut run = Box::pin(run);
+            let outcome = tokio::time::timeout(grace, &mut run).await;
             if !matches!(outcome, Ok(Ok(()))) {
                 node.api.events.container_event(
                     pod,
@@ -102,6 +104,7 @@ pub(super) async fn kill(
                     "PreStopHook failed",
                 );
             }
+            unfinished = outcome.is_err().then_some(run);
         }
     }
     if let Some(turn) = turn {
@@ -109,7 +112,14 @@ pub(super) async fn kill(
         let _ = tokio::time::timeout(left, turn.wait()).await;
     }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
-    node.runtime.cri.stop_container(&container.id, left).await
+    let mut stop = pin!(node.runtime.cri.stop_container(&container.id, left));
+    let Some(hook) = unfinished else { return stop.await };
+    // As with upstream, such a hook goes on until the container is killed.
+    tokio::select! {
+        biased;
+        outcome = &mut stop => outcome,
+        _ = hook => stop.await,
+    }
 }
 
 /// How long the runtime may take to stop a pod that the node decided to stop, as upstream's
@@ -376,8 +386,8 @@ impl Worker {
         self.node.csi.wait(&pod.uid, Some(&self.wake));
         if !desired.removed && !pod.is_deleted() {
             self.actions.remove_dead_containers(pod, &observed).await;
-            if let Err(error) = volumes::release(&self.node, &pod.uid).await {
-                tracing::debug!(pod = %pod.key, %error, "cannot release volumes yet");
+            if let Err(error) = volumes::tear_down_ended(&self.node, &pod.uid).await {
+                tracing::debug!(pod = %pod.key, %error, "cannot tear down volumes yet");
                 return self.retry_later();
             }
             self.node.csi.forget(pod);
