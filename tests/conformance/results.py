@@ -48,14 +48,19 @@ def read(path, others=False):
     return specs
 
 
-def outside(path):
-    """The specs of a report that ran and are outside of conformance, without labels at the end of
-    the names."""
-    specs = [spec for spec in read(path, others=True) if "[Conformance]" not in spec.name]
+def every(path):
+    """The specs of a report that ran, and its conformance specs, without labels at the end of the
+    names."""
+    specs = read(path, others=True)
     for spec in specs:
         # Versions of a component are in brackets of their own: [kubelet: [>=1.34]].
         spec.name = re.sub(r"( \[[^\]]*,[^\]]*\]| \[\w+: \[[^\]]*\]\])+$", "", spec.name)
     return specs
+
+
+def outside(path):
+    """The specs of a report that ran and are outside of conformance, named as those of `every`."""
+    return [spec for spec in every(path) if "[Conformance]" not in spec.name]
 
 
 def trailing_tags(name):
