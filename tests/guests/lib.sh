@@ -6,7 +6,8 @@
 #   guest NAME [option...]       switches a machine on and waits until it accepts commands; with
 #                                  `nowait` returns at once. Options: systemd or openrc (otherwise a
 #                                  plain init), aarch64 (only a plain init), cpus=N (2),
-#                                  memory=MB (1024)
+#                                  memory=MB (1024), numa=N: so many NUMA nodes of equal size, each
+#                                  a socket
 #   wait_for NAME...             waits until these accept commands
 #   in_guest NAME command...     runs a command in the guest (one string is a shell's command line)
 #                                  with the input, output and status of the caller
@@ -80,6 +81,16 @@ option() { # name of a guest, option, default: prints its value
     *) echo "$3" ;;
   esac
 }
+numa_arguments() { # name: prints the arguments of qemu that give it NUMA nodes, one per line
+  local nodes node cpus
+  nodes=$(option "$1" numa 1) cpus=$(($(option "$1" cpus 2) / $(option "$1" numa 1)))
+  [ "$nodes" -gt 1 ] || return 0
+  for node in $(seq 0 $((nodes - 1))); do
+    printf '%s\n' -object \
+      "memory-backend-ram,id=node$node,size=$(($(option "$1" memory 1024) / nodes))M" \
+      -numa "node,nodeid=$node,memdev=node$node,cpus=$((node * cpus))-$((node * cpus + cpus - 1))"
+  done
+}
 power_on() { # name, `nowait`
   local name=$1 number=${guest_number[$1]} init=/usr/local/sbin/init base=x86_64 console=ttyS0 \
     link hex manager=
@@ -99,7 +110,10 @@ power_on() { # name, `nowait`
     ip tuntap add dev "$link$number" mode tap && ip link set "$link$number" master "$link" up ||
       exit 1
   done
-  "qemu-system-$base" "${machine[@]}" -smp "$(option "$name" cpus 2)" \
+  local numa=()
+  mapfile -t numa < <(numa_arguments "$name")
+  "qemu-system-$base" "${machine[@]}" ${numa[@]+"${numa[@]}"} \
+    -smp "$(option "$name" cpus 2),sockets=$(option "$name" numa 1)" \
     -m "$(option "$name" memory 1024)" -nodefaults -display none -no-user-config \
     -kernel "${guest_image[$base]}/kernel" -initrd "${guest_image[$base]}/initrd" \
     -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 $identity" \
