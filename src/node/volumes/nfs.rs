@@ -1,8 +1,9 @@
 //! Volumes of the kind `nfs`, mounted by the machine's `mount` and `mount.nfs` as the kubelet does:
 //! they find the protocol version and the ports of the server.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use api::k8s::api::core::v1::NFSVolumeSource;
@@ -25,17 +26,40 @@ pub(crate) enum NfsError {
          nfs-utils"
     )]
     NoHelper,
-    #[error("mount -t nfs {from} failed: {status}: {output}")]
-    Failed { from: String, status: std::process::ExitStatus, output: String },
+    /// The program failed. The text is upstream's (`mount-utils`), in which a space precedes the
+    /// arguments.
+    #[error(
+        "mount failed: {status}\nMounting command: mount\nMounting arguments:  {arguments}\n\
+         Output: {output}"
+    )]
+    Failed { arguments: String, status: String, output: String },
     #[error("mount -t nfs {0} took longer than {MOUNT_TIMEOUT:?}; the server may not answer")]
     Timeout(String),
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
+impl NfsError {
+    fn failed(arguments: &[String], status: ExitStatus, output: String) -> Self {
+        // Upstream's command has no `--`.
+        let shown: Vec<&str> =
+            arguments.iter().map(String::as_str).filter(|text| *text != "--").collect();
+        Self::Failed { arguments: shown.join(" "), status: status_text(status), output }
+    }
+}
+
 /// Where `mount` finds the helper of a file system.
 const HELPERS: [&str; 4] =
     ["/sbin/mount.nfs", "/usr/sbin/mount.nfs", "/bin/mount.nfs", "/usr/bin/mount.nfs"];
+
+/// The status in the form of upstream.
+fn status_text(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
 
 /// The arguments of `mount`: the options of the PersistentVolume, then `ro`.
 fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Vec<String> {
@@ -76,24 +100,24 @@ pub(super) async fn set_up(
     if !HELPERS.iter().any(|helper| Path::new(helper).exists()) {
         return Err(NfsError::NoHelper);
     }
-    let from = format!("{}:{}", source.server, source.path);
+    let arguments = arguments(source, options, target);
     // Dropped with the pod's worker, the program is killed.
-    let running = Command::new("mount")
-        .args(arguments(source, options, target))
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
+    let running =
+        Command::new("mount").args(&arguments).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = match tokio::time::timeout(MOUNT_TIMEOUT, running).await {
         Ok(output) => output.map_err(NfsError::Program)?,
-        Err(_) => return Err(NfsError::Timeout(from)),
+        Err(_) => {
+            let from = format!("{}:{}", source.server, source.path);
+            return Err(NfsError::Timeout(from));
+        }
     };
     if output.status.success() {
         return Ok(());
     }
     let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stdout));
-    let text: String = text.trim().chars().take(MAX_OUTPUT).collect();
-    Err(NfsError::Failed { from, status: output.status, output: text })
+    let text: String = text.chars().take(MAX_OUTPUT).collect();
+    Err(NfsError::failed(&arguments, output.status, text))
 }
 
 #[cfg(test)]
@@ -119,6 +143,24 @@ mod tests {
         assert_eq!(
             of(Some(true), &["hard", "nolock"]),
             "-t nfs -o hard,nolock,ro -- 192.0.2.1:/export /t"
+        );
+    }
+
+    /// The text of `doMount` of upstream's mount-utils.
+    #[test]
+    fn a_failure_has_the_text_of_upstream() {
+        let source = NFSVolumeSource {
+            server: "192.0.2.1".into(),
+            path: "/none".into(),
+            ..NFSVolumeSource::default()
+        };
+        let arguments = arguments(&source, &["nfsvers=3".to_owned()], Path::new("/t"));
+        let output = "mount.nfs: mounting 192.0.2.1:/none failed\n".to_owned();
+        let error = NfsError::failed(&arguments, ExitStatus::from_raw(32 << 8), output);
+        assert_eq!(
+            error.to_string(),
+            "mount failed: exit status 32\nMounting command: mount\nMounting arguments:  -t nfs -o \
+             nfsvers=3 192.0.2.1:/none /t\nOutput: mount.nfs: mounting 192.0.2.1:/none failed\n"
         );
     }
 }
