@@ -156,6 +156,7 @@ impl Reporter {
                     failure: self.failure.as_ref(),
                     deferred: desired.resize.as_ref(),
                     resizing: progress.resizing.as_deref(),
+                    recursive_read_only: self.node.identity.features.runtime.recursive_read_only,
                     runtime_name: &self.node.runtime.version.name,
                     now: jiff::Timestamp::from_second(
                         i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),

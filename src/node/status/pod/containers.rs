@@ -88,7 +88,7 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
         }
         out.state = Some(waiting(why.reason, Some(why.message.clone())));
     }
-    out.volume_mounts = volume_mounts(member);
+    out.volume_mounts = volume_mounts(member, input.recursive_read_only);
     if member.role != ContainerRole::Ephemeral {
         let resources = member.container.resources.clone().unwrap_or_default();
         out.allocated_resources = resources.requests.clone();
@@ -221,13 +221,22 @@ fn absent(
     out
 }
 
-fn volume_mounts(member: &PodContainer) -> Option<Vec<core::VolumeMountStatus>> {
+/// Returns the mounts with what recursive read-only mounts came to (`resolveRecursiveReadOnly`).
+fn volume_mounts(
+    member: &PodContainer,
+    supports_recursive: bool,
+) -> Option<Vec<core::VolumeMountStatus>> {
     let mounts = member.container.volume_mounts.as_ref()?;
+    let recursive = |m: &core::VolumeMount| match m.recursive_read_only.as_deref() {
+        Some("Enabled") => "Enabled",
+        Some("IfPossible") if supports_recursive => "Enabled",
+        _ => "Disabled",
+    };
     let status = |m: &core::VolumeMount| core::VolumeMountStatus {
         name: m.name.clone(),
         mount_path: m.mount_path.clone(),
         read_only: m.read_only.filter(|r| *r),
-        recursive_read_only: (m.read_only == Some(true)).then(|| "Disabled".to_owned()),
+        recursive_read_only: (m.read_only == Some(true)).then(|| recursive(m).to_owned()),
         ..Default::default()
     };
     (!mounts.is_empty()).then(|| mounts.iter().map(status).collect())

@@ -47,6 +47,8 @@ pub(crate) struct StatusInput<'a> {
     pub(crate) deferred: Option<&'a DeferredResize>,
     /// A resize is in progress: the last error, or empty.
     pub(crate) resizing: Option<&'a str>,
+    /// Whether the runtime can mount volumes read-only with all mounts below them.
+    pub(crate) recursive_read_only: bool,
     /// The scheme of container ids, such as `containerd`.
     pub(crate) runtime_name: &'a str,
     pub(crate) now: Timestamp,

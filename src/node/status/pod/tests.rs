@@ -54,6 +54,7 @@ fn status_of(
             failure: None,
             deferred: None,
             resizing: None,
+            recursive_read_only: true,
             runtime_name: "containerd",
             now: Timestamp::from_second(1_700_000_100).unwrap(),
         },
@@ -150,6 +151,7 @@ fn a_rejected_pod_has_no_container_statuses() {
             failure: decided,
             deferred: None,
             resizing: None,
+            recursive_read_only: true,
             runtime_name: "containerd",
             now: Timestamp::from_second(1_700_000_000).unwrap(),
         };
@@ -187,6 +189,7 @@ fn a_pod_that_ended_before_its_start_has_failed() {
             failure: None,
             deferred: None,
             resizing: None,
+            recursive_read_only: true,
             runtime_name: "containerd",
             now: Timestamp::from_second(1_700_000_000).unwrap(),
         };
@@ -208,4 +211,16 @@ fn a_pod_that_ended_before_its_start_has_failed() {
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(ended(&status.container_statuses), [None]);
     assert_eq!(ended(&status.init_container_statuses), [lost, None]);
+}
+
+#[test]
+fn recursive_read_only_mounts_are_reported() {
+    let mount =
+        |mode| json!({"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": mode});
+    let spec = json!({"containers": [{"name": "a", "image": "i",
+        "volumeMounts": [mount("Enabled"), mount("IfPossible"), mount("Disabled")]}]});
+    let status = status_of(&pod(spec), &[], &[]);
+    let mounts = status.container_statuses.unwrap()[0].volume_mounts.clone().unwrap();
+    let modes: Vec<_> = mounts.iter().map(|m| m.recursive_read_only.as_deref().unwrap()).collect();
+    assert_eq!(modes, ["Enabled", "Enabled", "Disabled"]);
 }
