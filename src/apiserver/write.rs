@@ -74,7 +74,7 @@ impl<'a> Write<'a> {
             namespace: self.context.namespace(),
             subresource: self.subresource,
             dry_run: self.options.dry_run,
-            tolerated: Default::default(),
+            warnings: Default::default(),
         }
     }
 }

@@ -28,3 +28,5 @@ pub mod service;
 pub mod service_warnings;
 pub mod volumes;
 mod windows;
+
+pub use security::app_armor;

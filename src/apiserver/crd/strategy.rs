@@ -107,7 +107,7 @@ impl Strategy for Custom {
         });
         let (rule_errors, tolerated) = self.kind.rules(object, Some(old), &errors);
         errors.extend(rule_errors);
-        *context.tolerated.lock() = tolerated;
+        *context.warnings.lock() = tolerated;
         errors
     }
 
@@ -125,7 +125,7 @@ impl Strategy for Custom {
         object: &Value,
         old: &Value,
     ) -> Vec<String> {
-        let mut warnings = std::mem::take(&mut *context.tolerated.lock());
+        let mut warnings = std::mem::take(&mut *context.warnings.lock());
         if context.subresource != "status" {
             warnings.extend(finalizer_warnings(object, &metadata::finalizers(old)));
         }

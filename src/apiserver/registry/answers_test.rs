@@ -203,7 +203,7 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
         namespace,
         subresource: "",
         dry_run: true,
-        tolerated: Default::default(),
+        warnings: Default::default(),
     };
     if let Some(meta) = ensure_object(&mut object, "metadata") {
         if base.namespaced {
@@ -232,7 +232,7 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
         namespace,
         subresource: "",
         dry_run: true,
-        tolerated: Default::default(),
+        warnings: Default::default(),
     };
     let version = str_in(&object, &["metadata", "resourceVersion"]);
     if version.is_empty() && !strategy.allow_unconditional_update() {

@@ -243,7 +243,7 @@ fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
         namespace: "a",
         subresource: "",
         dry_run: true,
-        tolerated: Default::default(),
+        warnings: Default::default(),
     };
     let write = Write {
         schema,

@@ -172,8 +172,10 @@ impl Strategy for Rules {
         (self.name)(name, prefix)
     }
 
-    fn warnings_on_create(&self, _: &WriteContext<'_>, object: &Value) -> Vec<String> {
-        (self.warnings)(object, None)
+    fn warnings_on_create(&self, context: &WriteContext<'_>, object: &Value) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut *context.warnings.lock());
+        warnings.extend((self.warnings)(object, None));
+        warnings
     }
 
     fn warnings_on_update(
@@ -242,7 +244,7 @@ mod tests {
             namespace: "n",
             subresource,
             dry_run: false,
-            tolerated: Default::default(),
+            warnings: Default::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod extensions;
 mod flowcontrol;
 mod networking;
 mod pod;
+mod pod_app_armor;
 mod pod_certificate;
 mod pod_fields;
 mod rbac;

@@ -20,9 +20,10 @@ pub struct WriteContext<'a> {
     pub subresource: &'a str,
     /// Whether the write is a dry run.
     pub dry_run: bool,
-    /// Errors that the validation of an update tolerated; [`Strategy::warnings_on_update`] returns
+    /// Warnings of the preparation of a new object, and errors that the validation of an update
+    /// tolerated; [`Strategy::warnings_on_create`] and [`Strategy::warnings_on_update`] return
     /// them.
-    pub tolerated: Mutex<Vec<String>>,
+    pub warnings: Mutex<Vec<String>>,
 }
 
 /// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served

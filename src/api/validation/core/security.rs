@@ -187,7 +187,8 @@ fn seccomp(profile: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn app_armor(profile: &Value, path: &Path) -> ErrorList {
+/// Validates an AppArmor profile (`ValidateAppArmorProfileField`).
+pub fn app_armor(profile: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !profile.is_object() {
         return errors;

@@ -14,6 +14,7 @@ use api::value::{
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
+use super::pod_app_armor::apply_annotations;
 use super::pod_fields::drop_disabled;
 use crate::registry::WriteContext;
 
@@ -21,7 +22,10 @@ pub(super) const POD: Rules = Rules {
     warnings: warnings::pod,
     status: Some(r#"{"phase":"Pending"}"#),
     generation: &["spec"],
-    prepare: |_, object| prepare(object),
+    prepare: |context, object| {
+        apply_annotations(context, object);
+        prepare(object);
+    },
     prepare_change,
     validate: rules::validate,
     validate_change: pod_change::validate_change,

@@ -100,7 +100,7 @@ mod tests {
             namespace: "",
             subresource: "status",
             dry_run: false,
-            tolerated: Default::default(),
+            warnings: Default::default(),
         };
         let health = json!([{"name": "d", "healthConditions": [{"reason": "a/b"}]}]);
         let mut node = json!({"metadata": {"name": "n"}, "status": {"storageHealth": health}});

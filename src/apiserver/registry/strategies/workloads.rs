@@ -295,7 +295,7 @@ mod tests {
             namespace: "a",
             subresource: "",
             dry_run: false,
-            tolerated: Default::default(),
+            warnings: Default::default(),
         };
         let gang = json!({"schedulingPolicy": {"gang": {"minCount": 1}}});
         let mut job = json!({"metadata": {"name": "j"}, "spec": {"scheduling": gang}});
