@@ -20,3 +20,5 @@ mod service_account;
 mod tests;
 
 pub(crate) use lookup::ImageCredentials;
+pub use provider_validation::InvalidProviders;
+pub(crate) use provider_validation::aggregate;

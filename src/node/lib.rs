@@ -43,7 +43,10 @@ pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
 };
 pub use image_access::policy::{ImageAllowlist, ImageVerification, ImageVerificationError};
-pub use image_credentials::provider_config::{CredentialProviderError, CredentialProviders};
+pub use image_credentials::InvalidProviders;
+pub use image_credentials::provider_config::{
+    CredentialProviderError, CredentialProviders, ProviderFileError,
+};
 pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
 pub use resource_managers::ResourceManagersError;
 pub use resource_managers::config as resource_manager_config;

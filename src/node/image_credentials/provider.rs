@@ -186,8 +186,8 @@ impl Provider {
         Ok(logins)
     }
 
-    /// Calls the plugin, or waits for an equal call that runs. A call ends when nobody waits for it
-    /// any longer.
+    /// Calls the plugin, or waits for an equal call that runs. A call ends when no caller waits
+    /// for it.
     async fn call(
         &self,
         image: &str,

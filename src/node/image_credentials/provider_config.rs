@@ -11,7 +11,7 @@ use api::codec::time::parse_duration;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::provider_validation::validate;
+use super::provider_validation::{InvalidProviders, validate};
 use crate::digest::Sha256;
 
 /// Maximum size of a file in bytes.
@@ -69,14 +69,14 @@ pub enum CredentialProviderError {
         /// The file.
         path: PathBuf,
         /// The reason.
-        why: String,
+        why: ProviderFileError,
     },
     /// Two providers have the same name.
     #[error("duplicate provider name {0:?} found in configuration file(s)")]
     Duplicate(String),
     /// A value is invalid.
     #[error("failed to validate credential provider config: {0}")]
-    Invalid(String),
+    Invalid(InvalidProviders),
     /// The program of a provider does not exist.
     #[error("plugin binary executable {} did not exist", .0.display())]
     NoProgram(PathBuf),
@@ -88,6 +88,34 @@ pub enum CredentialProviderError {
         /// The reason.
         source: io::Error,
     },
+}
+
+/// Why a file is no configuration of credential providers.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderFileError {
+    /// The text is not YAML.
+    #[error(transparent)]
+    Syntax(#[from] api::codec::DecodeError),
+    /// The document is a list or a single value.
+    #[error("is no object with apiVersion and kind")]
+    NoObject,
+    /// The document has another kind.
+    #[error(
+        "must have apiVersion kubelet.config.k8s.io/v1 and kind CredentialProviderConfig, not \
+         {version:?} and {kind:?}"
+    )]
+    Kind {
+        /// Its `apiVersion`.
+        version: String,
+        /// Its `kind`.
+        kind: String,
+    },
+    /// The document has fields that are not known.
+    #[error("strict decoding error: {}", .0.join(", "))]
+    UnknownFields(Vec<String>),
+    /// A field has another type.
+    #[error("providers: {0}")]
+    Type(#[from] serde_json::Error),
 }
 
 /// The checked configuration of all providers.
@@ -273,17 +301,15 @@ fn check_program(path: &Path) -> Result<(), CredentialProviderError> {
 }
 
 /// Decodes a file; its fields have no meaning beyond their types yet.
-fn decode(text: &[u8]) -> Result<Vec<ProviderConfig>, String> {
-    let value = api::codec::yaml::parse(text).map_err(|error| error.to_string())?;
-    let object = value.as_object().ok_or("is no object with apiVersion and kind")?;
+fn decode(text: &[u8]) -> Result<Vec<ProviderConfig>, ProviderFileError> {
+    let value = api::codec::yaml::parse(text)?;
+    let object = value.as_object().ok_or(ProviderFileError::NoObject)?;
     let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (field("apiVersion"), field("kind"));
     let known = version.strip_prefix(GROUP).filter(|v| matches!(*v, "v1" | "v1beta1" | "v1alpha1"));
     let (Some(known), "CredentialProviderConfig") = (known, kind) else {
-        return Err(format!(
-            "must have apiVersion kubelet.config.k8s.io/v1 and kind CredentialProviderConfig, not \
-             {version:?} and {kind:?}"
-        ));
+        let (version, kind) = (version.to_owned(), kind.to_owned());
+        return Err(ProviderFileError::Kind { version, kind });
     };
     let mut unknown = Vec::new();
     collect_unknown(object, "", &["apiVersion", "kind", "providers"], &mut unknown);
@@ -294,10 +320,9 @@ fn decode(text: &[u8]) -> Result<Vec<ProviderConfig>, String> {
     if !unknown.is_empty() {
         let fields: Vec<String> =
             unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
-        return Err(format!("strict decoding error: {}", fields.join(", ")));
+        return Err(ProviderFileError::UnknownFields(fields));
     }
-    let providers: Option<Vec<ProviderConfig>> =
-        serde_json::from_value(providers).map_err(|error| format!("providers: {error}"))?;
+    let providers: Option<Vec<ProviderConfig>> = serde_json::from_value(providers)?;
     Ok(providers.unwrap_or_default())
 }
 

@@ -15,11 +15,24 @@ pub(super) const CACHE_PER_ACCOUNT: &str = "ServiceAccount";
 /// See [`CACHE_PER_ACCOUNT`].
 pub(super) const CACHE_PER_TOKEN: &str = "Token";
 
+/// The errors of a configuration, each once.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", aggregate(.0))]
+pub struct InvalidProviders(Vec<String>);
+
+/// Several errors as one text, in the form of upstream's `Aggregate`.
+pub(crate) fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
 /// Checks all providers.
 ///
 /// # Errors
-/// All errors in one text.
-pub(super) fn validate(providers: &[ProviderConfig]) -> Result<(), String> {
+/// What is invalid.
+pub(super) fn validate(providers: &[ProviderConfig]) -> Result<(), InvalidProviders> {
     let path = Path::new("providers");
     let mut errors = ErrorList::new();
     if providers.is_empty() {
@@ -36,11 +49,7 @@ pub(super) fn validate(providers: &[ProviderConfig]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     texts.retain(|text| seen.insert(text.clone()));
-    match texts.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        several => Err(format!("[{}]", several.join(", "))),
-    }
+    if texts.is_empty() { Ok(()) } else { Err(InvalidProviders(texts)) }
 }
 
 fn name(provider: &ProviderConfig, path: &Path, errors: &mut ErrorList) {
@@ -161,7 +170,7 @@ mod tests {
         let fields = provider.as_object_mut().unwrap();
         fields.extend(change.as_object().unwrap().clone());
         let provider: ProviderConfig = serde_json::from_value(provider).unwrap();
-        validate(&[provider]).err().unwrap_or_default()
+        validate(&[provider]).map_or_else(|error| error.to_string(), |()| String::new())
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! `localDriver/volumes/{name}` and `localDriver/snapshots/{name}`: what the controller of the
-//! built-in CSI driver requests of this node. Bodies and answers are those of [`api::local_driver`].
+//! built-in CSI driver requests of this node, with the bodies and answers of [`api::local_driver`].
 
 use api::Status;
 use api::local_driver::{GrowRequest, SnapshotRequest, VolumeRequest};

@@ -18,8 +18,8 @@ use super::store::{Store, StoredKind};
 
 /// How long a request waits for its end; less than the timeouts of proxies and clients.
 const WAIT: Duration = Duration::from_secs(20);
-/// How long a request to delete a volume waits for the kubelet, which unmounts volumes after the end
-/// of their pods.
+/// How long a request to delete a volume waits for the kubelet, which unmounts volumes after their
+/// pods have ended.
 const RELEASE_WAIT: Duration = Duration::from_secs(15);
 /// Requests that run at a time: each takes a thread.
 const RUNNING_MAX: usize = 16;

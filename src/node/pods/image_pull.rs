@@ -13,6 +13,7 @@ use proto::runtime::v1 as cri;
 use crate::context::{ApiHandles, RuntimeHandles};
 use crate::events;
 use crate::image_access::{Access, PullIntent};
+use crate::image_credentials::aggregate;
 use crate::image_credentials::keyring::TrackedCredential;
 use crate::pods::objects::{CachedObject, ObjectKind};
 use crate::pods::pod::{Pod, PodContainer};
@@ -263,7 +264,7 @@ async fn pull(
         Err(error) => {
             let message = format!("Failed to pull image {image:?}: {error}");
             wanted.event(api, EventType::Warning, events::FAILED, message);
-            let why = pull_failure(image, error);
+            let why = pull_failure(image, error.to_string());
             let text = format!("{}: {}", why.reason, why.message);
             state.record_failure(name, text, base::clock::now());
             Err(why)
@@ -282,6 +283,11 @@ async fn begin(runtime: &RuntimeHandles, image: &str) -> Result<Option<PullInten
         ),
     })
 }
+
+/// The different errors of the attempts to pull an image.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", aggregate(.0))]
+struct PullErrors(Vec<String>);
 
 /// Error names that the CRI defines.
 const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
@@ -330,13 +336,13 @@ async fn lookup(
 /// at all.
 ///
 /// # Errors
-/// The texts of all errors.
+/// The errors of all attempts.
 async fn pull_with<'a>(
     runtime: &RuntimeHandles,
     credentials: &'a [TrackedCredential],
     name: &str,
     sandbox: &cri::PodSandboxConfig,
-) -> Result<(String, Option<&'a TrackedCredential>), String> {
+) -> Result<(String, Option<&'a TrackedCredential>), PullErrors> {
     let of_node = runtime.registries.load().credentials(name);
     let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
     let of_pod = credentials.iter().map(|credential| (Some(credential.auth()), Some(credential)));
@@ -353,10 +359,7 @@ async fn pull_with<'a>(
             }
         }
     }
-    Err(match errors.as_slice() {
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
-    })
+    Err(PullErrors(errors))
 }
 
 #[cfg(test)]
