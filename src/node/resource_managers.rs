@@ -10,10 +10,12 @@
 mod admission;
 mod checkpoint;
 pub mod config;
+pub(crate) mod container_cpus;
 mod cpu;
 pub(crate) mod cpu_set;
 pub(crate) mod cpu_sets;
 mod cpu_topology;
+pub(crate) mod infeasible_resize;
 mod machine_topology;
 mod memory;
 pub(crate) mod metrics;
@@ -30,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use proto::runtime::v1 as cri;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::config::Config;
@@ -39,6 +40,7 @@ use crate::pods::pod::{Pod, PodContainer};
 
 use checkpoint::{CheckpointError, RestoreError};
 use config::{CpuPolicy, MemoryPolicy, ResourceManagersConfig};
+use container_cpus::ContainerCpus;
 use cpu::checkpoint::CpuState;
 use cpu::{CpuManager, CpuManagerError};
 use cpu_set::CpuSet;
@@ -51,7 +53,6 @@ use topology::config::TopologyPolicy;
 use topology::hints::{HintMerger, NumaDistances};
 
 pub(crate) use admission::device_nodes;
-pub(crate) use resize::InfeasibleResize;
 
 /// State file of the CPU manager, below the kubelet's root directory.
 const CPU_STATE: &str = "cpu_manager_state";
@@ -127,27 +128,6 @@ struct Guarded {
 struct WrittenStates {
     cpu: Option<CpuState>,
     memory: Option<MemoryState>,
-}
-
-/// The CPUs and NUMA nodes of a container, in the kernel's list format; empty for all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ContainerCpus {
-    pub(crate) cpus: String,
-    pub(crate) memory_nodes: String,
-    /// The container has its CPUs exclusively, and therefore no quota.
-    pub(crate) is_exclusive: bool,
-}
-
-impl ContainerCpus {
-    /// Sets the CPUs and NUMA nodes. A container with CPUs of its own has no quota: it would be
-    /// throttled although nothing else runs there.
-    pub(crate) fn add_to(&self, linux: &mut cri::LinuxContainerResources) {
-        linux.cpuset_cpus.clone_from(&self.cpus);
-        linux.cpuset_mems.clone_from(&self.memory_nodes);
-        if self.is_exclusive {
-            linux.cpu_quota = -1;
-        }
-    }
 }
 
 impl ResourceManagers {

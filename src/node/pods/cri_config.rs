@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::pods::observed::label;
 use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::resources;
-use crate::resource_managers::ContainerCpus;
+use crate::resource_managers::container_cpus::ContainerCpus;
 
 /// Returns the host name of a pod (63 bytes at most) and its domain, which may be empty.
 pub(crate) fn hostname(pod: &Pod, cluster_domain: &str) -> (String, String) {

@@ -10,7 +10,7 @@ use sorting::CollectOrdered as _;
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
-use crate::resource_managers::InfeasibleResize;
+use crate::resource_managers::infeasible_resize::InfeasibleResize;
 
 /// A resize that the node does not do now.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,8 +21,7 @@ use machine_state::{InvalidState, MachineState, MemoryBlock};
 
 /// Name of the policy in the state file.
 pub(crate) const STATIC: &str = "Static";
-/// The resource of which every request has some.
-pub(crate) const MEMORY: &str = "memory";
+pub(crate) use reservation::MEMORY;
 
 /// Requested bytes by resource: memory and huge pages.
 pub(crate) type MemoryRequests = BTreeMap<String, u64>;

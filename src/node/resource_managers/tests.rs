@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use base::{Shutdown, Tasks};
+use proto::runtime::v1 as cri;
 use serde_json::json;
 
 use super::config::{CpuPolicyOptions, ReservedMemory, TopologyScope};
+use super::infeasible_resize::InfeasibleResize;
 use super::topology::config::TopologyOptions;
 use super::*;
 use crate::config::thresholds::EvictionThresholds;

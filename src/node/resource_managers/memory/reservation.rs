@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::Quantity;
 
 use super::super::machine_topology::MachineTopology;
-use super::MEMORY;
+
+/// The resource of which every request has some.
+pub(crate) const MEMORY: &str = "memory";
 
 const HUGE_PAGES: &str = "hugepages-";
 
