@@ -80,7 +80,6 @@ const fn is(path: &'static str, value: &'static str) -> Field {
 
 /// The fields of a container, which apply to each of the three lists of containers.
 const CONTAINER: &[Field] = &[
-    set("env.*.valueFrom.fileKeyRef"),
     set("volumeMounts.*.bindMountOptions"),
     is("restartPolicyRules.*.action", "RestartAllContainers"),
 ];

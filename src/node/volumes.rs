@@ -6,6 +6,7 @@ mod content;
 mod csi;
 pub(crate) mod device;
 mod directory;
+pub(crate) mod env_files;
 mod error;
 mod huge_pages;
 pub(crate) mod mounts;

@@ -4,6 +4,7 @@ mod bandwidth;
 pub(crate) mod dns;
 pub(crate) mod downward;
 pub(crate) mod env;
+pub(crate) mod env_file;
 mod error;
 pub(crate) mod expand;
 pub(crate) mod hosts;

@@ -14,6 +14,7 @@ use crate::credentials::trust_bundles::TrustBundleError;
 use crate::csi::error::CsiVolumeError;
 use crate::events;
 use crate::pods::cri_config::InvalidPodSpec;
+use crate::pods::cri_config::env_file::EnvFileError;
 
 /// A volume cannot be set up (yet); the text is shown in an event.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ pub(crate) enum SetUpError {
     Panicked(#[from] JoinError),
 }
 
-/// Why a sub-path of a volume cannot be mounted.
+/// Why a sub-path of a volume cannot be mounted, or a file of it not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SubPathError {
     #[error("error SubPath `{0}` must not be an absolute path")]
@@ -141,9 +142,26 @@ pub(super) enum SubPathError {
     Parent(String),
     #[error("the sub-path is empty")]
     Empty,
+    #[error("{0:?} is not a regular file")]
+    NotRegularFile(String),
     /// A path below the volume cannot be opened or created.
     #[error(transparent)]
     Open(#[from] nix::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Why an env file of a volume cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EnvFileReadError {
+    #[error(transparent)]
+    Open(#[from] SubPathError),
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error(transparent)]
+    Invalid(#[from] EnvFileError),
+    #[error("the file has more than {0} bytes")]
+    FileTooLarge(u64),
+    #[error("the values from files have more than {0} bytes together")]
+    ValuesTooLarge(usize),
 }

@@ -1,6 +1,7 @@
-//! Sub-paths of volumes, which the kernel resolves strictly beneath the volume: no symbolic link of
-//! a container leads out.
+//! Sub-paths and files of volumes, which the kernel resolves in the volume: no symbolic link of a
+//! container leads out.
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -30,13 +31,40 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
     let is_dir = stat.st_mode & 0o170_000 == 0o040_000;
     mounts::unmount_below(target)?;
     create_target(target, is_dir)?;
-    Ok(mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)?)
+    Ok(mounts::bind(&of_descriptor(&fd), target)?)
+}
+
+/// The link of an open file below `/proc`.
+fn of_descriptor(fd: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Opens a regular file of a volume for reading, and returns it with its path below `volume`. The
+/// volume is the root directory of the path and of symbolic links, as in upstream's `SecureJoin`.
+///
+/// # Errors
+///
+/// The file is missing or not a regular one, which is not opened: a pipe would block.
+pub(super) fn open_file(volume: &Path, path: &str) -> Result<(File, PathBuf), SubPathError> {
+    let root = File::open(volume)?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let fd = openat2(&root, path, how)?;
+    let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH)?;
+    if stat.st_mode & 0o170_000 != 0o100_000 {
+        return Err(SubPathError::NotRegularFile(path.to_owned()));
+    }
+    let (link, resolved_root) = (of_descriptor(&fd), std::fs::read_link(of_descriptor(&root))?);
+    let resolved = std::fs::read_link(&link)?;
+    let below = resolved.strip_prefix(&resolved_root).unwrap_or(Path::new(path));
+    Ok((File::open(link)?, volume.join(below)))
 }
 
 /// Opens a sub-path of a volume and creates missing directories. The kernel resolves the path
 /// beneath the volume, whatever other processes do to it meanwhile.
 fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, SubPathError> {
-    let root = std::fs::File::open(volume)?;
+    let root = File::open(volume)?;
     let mode = root.metadata()?.permissions().mode() & 0o7777;
     let mode = Mode::from_bits_truncate(mode);
     let beneath = |path: &Path, flags: OFlag| -> nix::Result<OwnedFd> {

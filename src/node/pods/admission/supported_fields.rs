@@ -229,7 +229,7 @@ mod tests {
             "VolumeMount",
             "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
         ),
-        ("EnvVarSource", "fieldRef resourceFieldRef configMapKeyRef secretKeyRef"),
+        ("EnvVarSource", "fieldRef resourceFieldRef configMapKeyRef secretKeyRef fileKeyRef"),
         ("ResourceRequirements", "limits requests claims"),
         ("ContainerRestartRule", "action exitCodes"),
         ("Lifecycle", "postStart preStop stopSignal"),

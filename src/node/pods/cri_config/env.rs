@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::k8s::api::core::v1 as core;
 
 use super::downward::{FieldContext, field, resource};
+use super::env_file::{FileKey, FileKeyError};
 use super::error::InvalidPodSpec;
 use super::expand::expand;
 use crate::pods::pod::{Pod, PodContainer};
@@ -15,6 +16,12 @@ pub(crate) trait Lookup {
     fn config_map(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>>;
     /// Data of a Secret of the pod's namespace.
     fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>>;
+    /// What a file of a volume of the pod has for a key.
+    ///
+    /// # Errors
+    ///
+    /// The volume or the file is missing, or the file is invalid.
+    fn file_key(&self, selector: &core::FileKeySelector) -> Result<FileKey, FileKeyError>;
 }
 
 /// Returns the variables in order: those of the specification, then those of services unless the
@@ -22,7 +29,7 @@ pub(crate) trait Lookup {
 ///
 /// # Errors
 ///
-/// A ConfigMap, Secret or key that is missing and not optional, or an unsupported source.
+/// A ConfigMap, Secret, file or key that is missing and not optional, or an invalid file.
 pub(crate) fn environment(
     pod: &Pod,
     member: &PodContainer,
@@ -108,7 +115,7 @@ fn from_source(
     } else if let Some(r) = &source.secret_key_ref {
         (lookup.secret(&r.name), "secret", "Secret", &r.name, &r.key, r.optional)
     } else {
-        return Err(InvalidPodSpec("env fileKeyRef is not supported by this node".to_owned()));
+        return source.file_key_ref.as_ref().map_or(Ok(None), |r| file_key(r, lookup));
     };
     let optional = optional == Some(true);
     match data {
@@ -123,6 +130,24 @@ fn from_source(
             ))),
         },
     }
+}
+
+/// Returns the value of a key of a file; `None` if the key is optional and missing. A missing file
+/// is an error in any case, as in upstream.
+fn file_key(
+    selector: &core::FileKeySelector,
+    lookup: &impl Lookup,
+) -> Result<Option<String>, InvalidPodSpec> {
+    let FileKey { value, path } =
+        lookup.file_key(selector).map_err(|error| InvalidPodSpec(error.to_string()))?;
+    if value.is_none() && selector.optional != Some(true) {
+        return Err(InvalidPodSpec(format!(
+            "environment variable key {:?} not found in file {:?}",
+            selector.key,
+            path.to_string_lossy()
+        )));
+    }
+    Ok(value.map(text))
 }
 
 /// Variables of the services of the pod's namespace (and always of `kubernetes`), in the form of
@@ -186,6 +211,13 @@ mod tests {
         fn secret(&self, _: &str) -> Option<BTreeMap<String, Vec<u8>>> {
             None
         }
+        fn file_key(&self, selector: &core::FileKeySelector) -> Result<FileKey, FileKeyError> {
+            if selector.path != "a.env" {
+                return Err(FileKeyError::NotParsed);
+            }
+            let value = (selector.key == "K").then(|| b"v".to_vec());
+            Ok(FileKey { value, path: "/v/a.env".into() })
+        }
     }
 
     fn of(container: serde_json::Value) -> Result<Vec<(String, String)>, InvalidPodSpec> {
@@ -216,5 +248,30 @@ mod tests {
         };
         assert!(missing(true).is_ok());
         assert_eq!(missing(false).unwrap_err().0, "secret \"s\" not found");
+    }
+
+    /// `TestMakeEnvironmentVariablesWithFileKeyRef` of `pkg/kubelet`.
+    #[test]
+    fn a_key_of_a_file_may_be_optional_and_the_file_may_not() {
+        let value = |path: &str, key: &str, optional: bool| {
+            let selector = json!({"volumeName": "v", "path": path, "key": key,
+                "optional": optional});
+            let env = of(json!({"name": "a", "env": [
+                {"name": "F", "valueFrom": {"fileKeyRef": selector}},
+                {"name": "G", "value": "<$(F)>"}]}))?;
+            let get = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+            Ok::<_, InvalidPodSpec>((get("F"), get("G").unwrap()))
+        };
+        let found = Ok((Some("v".to_owned()), "<v>".to_owned()));
+        assert_eq!(value("a.env", "K", false), found);
+        assert_eq!(value("a.env", "L", true), Ok((None, "<$(F)>".to_owned())));
+        assert_eq!(
+            value("a.env", "L", false).unwrap_err().0,
+            "environment variable key \"L\" not found in file \"/v/a.env\""
+        );
+        for optional in [false, true] {
+            let error = value("b.env", "K", optional).unwrap_err();
+            assert_eq!(error.0, "couldn't parse env file");
+        }
     }
 }

@@ -12,19 +12,22 @@ use crate::devices::container::DeviceOptions;
 use crate::pods::cri_config;
 use crate::pods::cri_config::downward::FieldContext;
 use crate::pods::cri_config::env::{Lookup, environment};
+use crate::pods::cri_config::env_file::{FileKey, FileKeyError};
 use crate::pods::cri_config::{ContainerInput, InvalidPodSpec};
 use crate::pods::objects::{self, CachedObject, ObjectKind};
 use crate::pods::observed::{ObservedPod, ObservedState};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::resource_managers::device_nodes;
 use crate::status;
+use crate::volumes::env_files::{self, FileKeys};
 use crate::volumes::{self, PodVolumes};
 
-/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache, for the environment of
-/// containers.
+/// Looks up ConfigMaps and Secrets of the pod's namespace in the cache, and keys of files that were
+/// read, for the environment of a container.
 struct CachedObjects<'a> {
     node: &'a Node,
     namespace: &'a str,
+    file_keys: &'a FileKeys,
 }
 
 impl CachedObjects<'_> {
@@ -50,6 +53,10 @@ impl Lookup for CachedObjects<'_> {
     fn secret(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
         self.data(ObjectKind::Secret, name)
     }
+
+    fn file_key(&self, selector: &core::FileKeySelector) -> Result<FileKey, FileKeyError> {
+        self.file_keys.get(selector)
+    }
 }
 
 /// The images that a container needs.
@@ -58,6 +65,13 @@ pub(super) struct ContainerImages {
     pub(super) own: cri::Image,
     /// The images of volumes, by the names of the volumes.
     pub(super) volumes: HashMap<String, cri::ImageSpec>,
+}
+
+/// What the configuration of a container depends on and takes time to get.
+struct ContainerSources<'a> {
+    images: &'a ContainerImages,
+    options: DeviceOptions,
+    file_keys: FileKeys,
 }
 
 impl PodActions {
@@ -81,9 +95,10 @@ impl PodActions {
         let devices = devices.map_err(|error| InvalidPodSpec(error.to_string()))?;
         let claimed = node.dynamic_resources.cdi_devices(pod, member);
         let claimed = claimed.map_err(|error| InvalidPodSpec(error.to_string()))?;
-        let images = (images, devices);
+        let file_keys = env_files::read(pod, member, volumes).await?;
+        let sources = ContainerSources { images, options: devices, file_keys };
         let mut config =
-            self.container_config(pod, member, images, restart_count, observed, volumes)?;
+            self.container_config(pod, member, sources, restart_count, observed, volumes)?;
         // Devices of claims come before those of device plugins, as with upstream.
         config.cdi_devices.splice(0..0, claimed);
         if !config.cdi_devices.is_empty() && !node.identity.features.runtime.cdi_devices {
@@ -101,7 +116,7 @@ impl PodActions {
         &self,
         pod: &Pod,
         member: &PodContainer,
-        (images, options): (&ContainerImages, DeviceOptions),
+        ContainerSources { images, options, file_keys }: ContainerSources<'_>,
         restart_count: i32,
         observed: &ObservedPod,
         volumes: &PodVolumes,
@@ -119,7 +134,7 @@ impl PodActions {
         let node_ips = node.identity.config.node_ips();
         let fields = FieldContext { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
         let services: Vec<core::Service> = relevant_services(&node.api.services, pod);
-        let cached = CachedObjects { node, namespace: pod.namespace() };
+        let cached = CachedObjects { node, namespace: pod.namespace(), file_keys: &file_keys };
         let env = environment(pod, member, &fields, &services, &cached)?;
         let env = options.with_environment(env);
         let mounts = volumes::container_mounts(
