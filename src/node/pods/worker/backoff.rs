@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
-use crate::pods::pod::Pod;
+use crate::pods::pod::{Pod, PodContainer};
 
 /// How long after its back-off a container is retried, so that rounding cannot prolong the
 /// back-off.
@@ -35,8 +35,13 @@ pub(super) struct CrashBackoff {
     max: Duration,
 }
 
-fn key(container: &ObservedContainer) -> String {
-    format!("{} {}", container.name, container.hash)
+/// A container whose image changes starts at once (`GetBackoffKey`).
+fn key(name: &str, hash: &str) -> String {
+    format!("{name} {hash}")
+}
+
+fn key_of(member: &PodContainer) -> String {
+    key(member.name(), &member.hash())
 }
 
 /// Returns the exit time. A time in the future was recorded before the clock was set back, and
@@ -52,13 +57,25 @@ impl CrashBackoff {
         Self { delays: HashMap::new(), max }
     }
 
-    /// Returns delay and rest of the delay of an exited container; `None` if it may start, which is
-    /// then recorded as a start.
-    pub(super) fn check(&mut self, container: &ObservedContainer) -> Option<(Duration, Duration)> {
+    /// Returns delay and rest of the delay of an exited container that starts as `member`; `None` if
+    /// it may start, which is then recorded as a start.
+    pub(super) fn check(
+        &mut self,
+        member: &PodContainer,
+        container: &ObservedContainer,
+    ) -> Option<(Duration, Duration)> {
+        self.check_key(key_of(member), container)
+    }
+
+    fn check_key(
+        &mut self,
+        key: String,
+        container: &ObservedContainer,
+    ) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
         let end = exit_time(container, now);
         let fresh = RestartDelay { delay: INITIAL.min(self.max), updated: now };
-        match self.delays.get_mut(&key(container)) {
+        match self.delays.get_mut(&key) {
             // It ran for long enough: reset the delay.
             Some(entry) if end.saturating_sub(entry.updated) > RESET_AFTER => *entry = fresh,
             Some(entry) => {
@@ -69,7 +86,7 @@ impl CrashBackoff {
                 *entry = RestartDelay { delay: (entry.delay * 2).min(self.max), updated: now };
             }
             None => {
-                self.delays.insert(key(container), fresh);
+                self.delays.insert(key, fresh);
             }
         }
         None
@@ -88,10 +105,11 @@ impl CrashBackoff {
         start
             .iter()
             .filter_map(|index| pod.containers.get(*index))
-            .filter_map(|member| observed.container(member.name()))
-            .filter(|container| container.state == ObservedState::Exited)
-            .filter_map(|c| {
-                Some((exit_time(c, now) + self.delays.get(&key(c))?.delay).saturating_sub(now))
+            .filter_map(|member| Some((member, observed.container(member.name())?)))
+            .filter(|(_, container)| container.state == ObservedState::Exited)
+            .filter_map(|(member, container)| {
+                let delay = self.delays.get(&key_of(member))?.delay;
+                Some((exit_time(container, now) + delay).saturating_sub(now))
             })
             .map(|left| base::clock::now() + left + RETRY_MARGIN)
             .min()
@@ -111,9 +129,9 @@ mod tests {
         let mut delays = Vec::new();
         for _ in 0..count {
             container.finished_at = 0;
-            assert_eq!(backoff.check(&container), None, "it may start");
+            assert_eq!(backoff.check_key(key("a", "1"), &container), None, "it may start");
             container.finished_at = nanoseconds(base::clock::unix_time());
-            delays.push(backoff.check(&container).unwrap().0.as_secs());
+            delays.push(backoff.check_key(key("a", "1"), &container).unwrap().0.as_secs());
         }
         delays
     }
@@ -131,12 +149,26 @@ mod tests {
         let mut container = exited("a", ObservedState::Exited);
         container.finished_at = 0;
         for _ in 0..4 {
-            assert_eq!(backoff.check(&container), None);
+            assert_eq!(backoff.check_key(key("a", "1"), &container), None);
         }
         backoff.delays.values_mut().for_each(|entry| entry.updated -= Duration::from_secs(700));
         let exit = base::clock::unix_time() - Duration::from_secs(1);
         container.finished_at = i64::try_from(exit.as_nanos()).unwrap();
-        assert_eq!(backoff.check(&container), None);
-        assert_eq!(backoff.check(&container).unwrap().0, Duration::from_secs(10));
+        assert_eq!(backoff.check_key(key("a", "1"), &container), None);
+        assert_eq!(
+            backoff.check_key(key("a", "1"), &container).unwrap().0,
+            Duration::from_secs(10)
+        );
+    }
+
+    #[test]
+    fn a_container_that_changes_starts_at_once() {
+        let mut backoff = CrashBackoff::new(Duration::from_secs(300));
+        let mut container = exited("a", ObservedState::Exited);
+        let exit = base::clock::unix_time();
+        container.finished_at = i64::try_from(exit.as_nanos()).unwrap();
+        assert_eq!(backoff.check_key(key("a", "1"), &container), None);
+        assert!(backoff.check_key(key("a", "1"), &container).is_some());
+        assert_eq!(backoff.check_key(key("a", "2"), &container), None);
     }
 }

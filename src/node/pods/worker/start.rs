@@ -234,7 +234,7 @@ impl PodActions {
         let Some(ended) = newest.filter(|c| c.state == ObservedState::Exited) else {
             return Ok(());
         };
-        let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
+        let Some((delay, _)) = self.crashes.check(member, ended) else { return Ok(()) };
         let event_message = format!(
             "Back-off restarting failed container {} in pod {}({})",
             member.name(),
