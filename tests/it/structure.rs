@@ -169,7 +169,13 @@ const NODE: Floors = &[
     // Workers and their manager.
     &["pods"],
     // Tasks that act on all pods.
-    &["housekeeping", "eviction", "kubelet_api", "devices::pod_resources"],
+    &[
+        "housekeeping",
+        "eviction",
+        "kubelet_api",
+        "devices::pod_resources",
+        "resource_managers::cpu_sets",
+    ],
     &["agent"],
     &["fuzzing"],
 ];

@@ -58,7 +58,7 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
     let conditions = conditions::conditions(pod, input, &all, phase);
     if input.terminal {
-        containers::complete(&mut main, &mut init, initialized);
+        containers::complete(pod, &mut main, &mut init);
         if pod.origin == PodOrigin::Api && !over(phase) {
             phase = "Failed";
         }

@@ -162,10 +162,11 @@ mod tests {
     use super::*;
 
     fn claim(requested: &str, capacity: &str, status: Value) -> PersistentVolumeClaim {
+        let statuses = if status.is_null() { json!({}) } else { json!({"storage": status}) };
         serde_json::from_value(json!({"metadata": {"name": "c", "resourceVersion": "7"},
             "spec": {"resources": {"requests": {"storage": requested}}},
             "status": {"phase": "Bound", "capacity": {"storage": capacity},
-                "allocatedResourceStatuses": {"storage": status},
+                "allocatedResourceStatuses": statuses,
                 "conditions": [{"type": "Resizing", "status": "True"},
                     {"type": "Other", "status": "True"}]}}))
         .unwrap()

@@ -57,8 +57,8 @@ impl CrashBackoff {
         Self { delays: HashMap::new(), max }
     }
 
-    /// Returns delay and rest of the delay of an exited container that starts as `member`; `None` if
-    /// it may start, which is then recorded as a start.
+    /// Returns delay and rest of the delay of an exited container that starts as `member`; `None`
+    /// if it may start, which is then recorded as a start.
     pub(super) fn check(
         &mut self,
         member: &PodContainer,

@@ -101,14 +101,42 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
     out
 }
 
+/// Whether a pod was ever initialized (`hasPodInitialized` of the kubelet's status manager): it has
+/// no init containers, a main container has left the state waiting, or the last init container has
+/// done its part.
+fn was_initialized(
+    pod: &Pod,
+    main: &[core::ContainerStatus],
+    init: &[core::ContainerStatus],
+) -> bool {
+    let ended_before =
+        |s: &core::ContainerStatus| s.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
+    let waits = |s: &core::ContainerStatus| s.state.as_ref().is_some_and(|s| s.waiting.is_some());
+    if init.is_empty() || main.iter().any(|status| ended_before(status) || !waits(status)) {
+        return true;
+    }
+    let is_init = |role| matches!(role, ContainerRole::Init | ContainerRole::Sidecar);
+    let last = pod.containers.iter().rfind(|member| is_init(member.role));
+    let (Some(last), Some(status)) = (last, init.last()) else { return false };
+    if last.role == ContainerRole::Sidecar {
+        let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+        return runs && status.started == Some(true);
+    }
+    let succeeded = |state: &core::ContainerState| {
+        state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0)
+    };
+    [&status.state, &status.last_state].into_iter().flatten().any(succeeded)
+}
+
 /// Gives the containers of an ended pod a terminated state, as `TerminatePod` of the kubelet's
 /// status manager: those of an initialized pod, and the init containers up to the last one that has
 /// started, or the first.
 pub(super) fn complete(
+    pod: &Pod,
     main: &mut [core::ContainerStatus],
     init: &mut [core::ContainerStatus],
-    initialized: bool,
 ) {
+    let initialized = was_initialized(pod, main, init);
     let has_started = |status: &core::ContainerStatus| {
         let ended_before = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
         ended_before || status.state.as_ref().is_some_and(|s| s.waiting.is_none())
