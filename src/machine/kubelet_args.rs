@@ -487,16 +487,19 @@ mod tests {
         }
     }
 
+    /// Parses arguments beside a file with the fields of `text`; the error as text.
+    fn with_file(file: &Path, text: &str, given: &[&str]) -> Result<KubeletSettings, String> {
+        let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration";
+        std::fs::write(file, format!("{kind}\n{text}\n")).unwrap();
+        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        super::parse(&given, file.parent().unwrap()).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn files_have_the_decisions_of_arguments_with_their_place() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("10.conf");
-        let run = |text: &str, given: &[&str]| {
-            let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration";
-            std::fs::write(&file, format!("{kind}\n{text}\n")).unwrap();
-            let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
-            super::parse(&given, root.path()).map_err(|error| error.to_string())
-        };
+        let run = |text: &str, given: &[&str]| with_file(&file, text, given);
         let settings = run(
             "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
              featureGates: {NodeSwap: true}\ncpuManagerPolicy: none\n\

@@ -144,11 +144,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         let serve = kubelet_api::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);
     }
-    let lost = move || {
-        if let Some(containerd) = &containerd {
-            containerd.check();
-        }
-    };
+    let lost = move || containerd.iter().for_each(|containerd| containerd.check());
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
 }

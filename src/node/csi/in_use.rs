@@ -40,8 +40,8 @@ impl VolumesInUse {
         self.holders.lock().contains_key(volume)
     }
 
-    /// Returns the volumes in use that are attachable, sorted. Each status has its own list, because
-    /// a CSIDriver may change after a volume was added (`MarkVolumeAttachability`).
+    /// Returns the volumes in use that are attachable, sorted. Each status has its own list, as a
+    /// CSIDriver may change after a volume was added (`MarkVolumeAttachability`).
     /// `unstaging` are those that no pod uses any more.
     pub(crate) fn list(
         &self,

@@ -148,7 +148,6 @@ impl PodResourcesService {
             dynamic_resources: self.claims.of_container(pod, member),
             cpu_ids: self.managers.exclusive_cpus(&pod.uid, member.name()),
             memory: self.managers.container_memory(&pod.uid, member.name()),
-            ..podresources::ContainerResources::default()
         });
         podresources::PodResources {
             name: pod.name().to_owned(),

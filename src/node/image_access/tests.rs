@@ -155,7 +155,7 @@ async fn files_have_the_names_and_the_form_of_upstream() {
     let access = open(root.path(), "").await;
     let intent = access.begin_pull(IMAGE).await.unwrap();
     let name = sha256(IMAGE.as_bytes()).replace(':', "-");
-    assert_eq!(names(root.path(), "pulling"), [name.clone()]);
+    assert_eq!(names(root.path(), "pulling"), std::slice::from_ref(&name));
     let text = std::fs::read_to_string(root.path().join("image_manager/pulling").join(name));
     let kind = r#"{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1beta1","#;
     assert_eq!(text.unwrap(), format!("{kind}\"image\":\"{IMAGE}\"}}\n"));

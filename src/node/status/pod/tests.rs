@@ -204,7 +204,7 @@ fn a_pod_that_ended_before_its_start_has_failed() {
     let a = json!({"name": "a", "image": "i"});
     let status = of(json!({"containers": [a]}));
     assert_eq!(status.phase.as_deref(), Some("Failed"));
-    assert_eq!(ended(&status.container_statuses), [lost.clone()]);
+    assert_eq!(ended(&status.container_statuses), std::slice::from_ref(&lost));
     // The pod was not initialized.
     let inits = json!([{"name": "b", "image": "i"}, {"name": "c", "image": "i"}]);
     let status = of(json!({"containers": [a], "initContainers": inits}));
