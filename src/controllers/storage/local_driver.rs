@@ -16,13 +16,13 @@ use std::time::Duration;
 use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
 use api::local_driver::{ContentSource, DRIVER, Stored, VolumeRequest};
-use api::{Typed, uri};
+use api::uri;
 use client::events::EventType;
 use client::informer::decode;
-use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of};
+use client::{Action, Client, Error, EventRecorder, Informer, gvr_of};
 use http::Method;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::node_requests::{NodeRequestError, NodeRequests};
 use self::plan::{ClaimRequest, ClaimSource, Reclaim, UnsupportedClaim};
@@ -30,8 +30,8 @@ use crate::framework::context::Context;
 use crate::framework::edit;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::storage::provisioning::{
-    REQUESTED_OF, SELECTED_NODE, annotation, became_ready, class_of, is_requested, key,
-    metadata_key, selected_node, waits,
+    self, REQUESTED_OF, annotation, became_ready, class_of, is_requested, key, metadata_key,
+    selected_node, waits,
 };
 
 /// When a claim is looked at again whose source was not ready.
@@ -123,13 +123,7 @@ pub(crate) fn start(context: &Context) {
         let ours = volume.is_some_and(|v| plan::reclaim(&v) != Reclaim::Nothing);
         ours.then(|| key(change.object())).into_iter().collect()
     });
-    // The binder may know a class before this controller does.
-    let all_claims = claims.clone();
-    keyed.watches(&classes, move |change| {
-        let class = &*change.object().key.name;
-        let claims = all_claims.list("").into_iter().filter(|c| is_requested(c, DRIVER));
-        claims.filter(|c| class_of(c) == class).map(|c| metadata_key(c.metadata)).collect()
-    });
+    provisioning::watch_classes(&mut keyed, &classes, &claims, DRIVER);
     let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
     keyed.watches(&nodes, move |change| {
         if !became_ready(change) {
@@ -196,38 +190,25 @@ impl Controller {
 
     /// Makes the volume of a claim whose node is selected.
     async fn provision(&self, claim: &PersistentVolumeClaim) -> Result<Action, Error> {
-        let class_name = class_of(claim);
-        let Some(class) = self.classes.get("", class_name) else { return Ok(Action::Done) };
+        let class = self.classes.get("", class_of(claim));
+        let Some(class) = class else { return Ok(Action::Done) };
         if class.provisioner != DRIVER || waits(claim, &class) {
             return Ok(Action::Done);
         }
         let error = match self.make(claim, &class).await {
             Ok(volume) => {
-                let text = format!("Successfully provisioned volume {volume}");
-                let reason = "ProvisioningSucceeded";
-                self.recorder.event(claim, EventType::Normal, reason, text);
+                provisioning::report_success(&self.recorder, claim, &volume);
                 return Ok(Action::Done);
             }
             Err(error) => error,
         };
         if !error.is_in_progress() {
-            let text =
-                format!("failed to provision volume with StorageClass {class_name:?}: {error}");
-            self.recorder.event(claim, EventType::Warning, "ProvisioningFailed", text);
+            provisioning::report_failure(&self.recorder, claim, &error);
         }
         if error.needs_other_node() && selected_node(claim).is_some() {
-            return self.reschedule(claim).await;
+            return provisioning::reschedule(&self.client, claim).await;
         }
         error.outcome()
-    }
-
-    /// Removes the selected node from a claim, so that the scheduler selects another one.
-    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Result<Action, Error> {
-        let (namespace, name) = metadata_key(claim.metadata.clone());
-        let patch = json!({"metadata": {"annotations": {SELECTED_NODE: null}}});
-        let patch = Patch::Merge(&patch);
-        settled(self.client.patch::<PersistentVolumeClaim>(&namespace, &name, "", &patch).await)?;
-        Ok(Action::Done)
     }
 
     /// Has the node of a claim store the volume, and creates the PersistentVolume.
@@ -252,11 +233,7 @@ impl Controller {
         let labels = node.metadata.labels.as_ref();
         let host = labels.and_then(|labels| labels.get("kubernetes.io/hostname")).unwrap_or(&name);
         let object = plan::volume(claim, class, &request, stored, (&name, host));
-        let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
-        match self.client.create("", &object).await {
-            Err(error) if error.is_already_exists() => {}
-            other => drop(other?),
-        }
+        provisioning::create_volume(&self.client, &object).await?;
         self.attempts.lock().remove(&key);
         Ok(request.name)
     }
@@ -280,9 +257,8 @@ impl Controller {
             return Ok(attempt.node.clone());
         }
         drop(attempts);
-        let is_ready = |node: &Node| crate::framework::nodes::ready(node) == Some("True");
-        let mut nodes = self.requests.nodes.list("").into_iter();
-        let node = nodes.find(is_ready).and_then(|node| node.metadata.name);
+        let node = provisioning::ready_node(&self.requests.nodes);
+        let node = node.and_then(|node| node.metadata.name);
         Ok(node.ok_or_else(|| NodeRequestError::NotReady("any".to_owned()))?)
     }
 
@@ -340,9 +316,7 @@ impl Controller {
             return error.outcome();
         }
         if todo == Reclaim::Delete && volume.metadata.deletion_timestamp.is_none() {
-            let options =
-                DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() };
-            settled(self.client.delete::<PersistentVolume>("", name, &options).await)?;
+            provisioning::delete_volume(&self.client, volume).await?;
         }
         if todo != Reclaim::Nothing {
             self.remove_finalizer(name).await?;

@@ -9,21 +9,19 @@ mod settings;
 
 use std::sync::Arc;
 
-use api::Typed;
 use api::k8s::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
 use bytes::Bytes;
 use client::events::EventType;
 use client::informer::decode;
-use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, Patch, gvr_of};
+use client::{Action, Client, Error, EventRecorder, Informer, gvr_of};
 use http::Method;
 use serde::Deserialize;
-use serde_json::json;
 
 use self::plan::{DirectoryRequest, PROVISIONER, Volume, VolumeNode, VolumeRequest};
 use self::settings::ProvisionerSettings;
 use crate::framework::context::Context;
-use crate::framework::keyed::{Keyed, settled};
+use crate::framework::keyed::Keyed;
 use crate::framework::nodes;
 use crate::storage::provisioning::{self, became_ready, key, metadata_key};
 
@@ -100,14 +98,7 @@ pub(crate) fn start(context: &Context) {
             decode::<PersistentVolume>(change.object()).is_some_and(|v| plan::is_released(&v));
         released.then(|| key(change.object())).into_iter().collect()
     });
-    // The binder may know a class before this controller does.
-    let all_claims = claims.clone();
-    keyed.watches(&classes, move |change| {
-        let class = &*change.object().key.name;
-        let claims = all_claims.list("").into_iter().filter(plan::is_ours);
-        let claims = claims.filter(|claim| provisioning::class_of(claim) == class);
-        claims.map(|claim| metadata_key(claim.metadata)).collect()
-    });
+    provisioning::watch_classes(&mut keyed, &classes, &claims, PROVISIONER);
     let settings = Arc::new(ProvisionerSettings::new(recorder.clone()));
     let (all_claims, applied) = (claims.clone(), Arc::clone(&settings));
     keyed.watches(&informers.of::<ConfigMap>(), move |change| {
@@ -148,21 +139,19 @@ impl Provisioner {
         if !plan::is_ours(&claim) || claim.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let class_name = provisioning::class_of(&claim);
-        let Some(class) = self.classes.get("", class_name) else { return Ok(Action::Done) };
+        let class = self.classes.get("", provisioning::class_of(&claim));
+        let Some(class) = class else { return Ok(Action::Done) };
         if class.provisioner != PROVISIONER || provisioning::waits(&claim, &class) {
             return Ok(Action::Done);
         }
         let failed = |why: &dyn std::fmt::Display| {
-            let text =
-                format!("failed to provision volume with StorageClass {class_name:?}: {why}");
-            self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
+            provisioning::report_failure(&self.recorder, &claim, why);
         };
         if let Some(node) = provisioning::selected_node(&claim)
             && self.nodes.cache().get("", node).is_none()
         {
             failed(&ProvisionError::NodeDeleted(node.to_owned()));
-            return self.reschedule(namespace, name).await;
+            return provisioning::reschedule(&self.client, &claim).await;
         }
         let request = self.settings.with(|config| plan::request(&claim, &class, config));
         let request = match request {
@@ -180,8 +169,7 @@ impl Provisioner {
         };
         match self.make(&claim, request).await {
             Ok(volume) => {
-                let text = format!("Successfully provisioned volume {volume}");
-                self.recorder.event(&claim, EventType::Normal, "ProvisioningSucceeded", text);
+                provisioning::report_success(&self.recorder, &claim, &volume);
                 Ok(Action::Done)
             }
             Err(error) => {
@@ -189,14 +177,6 @@ impl Provisioner {
                 error.outcome()
             }
         }
-    }
-
-    /// Removes the selected node from a claim, so that the scheduler selects another one.
-    async fn reschedule(&self, namespace: &str, name: &str) -> Result<Action, Error> {
-        let patch = json!({"metadata": {"annotations": {provisioning::SELECTED_NODE: null}}});
-        let patch = Patch::Merge(&patch);
-        settled(self.client.patch::<PersistentVolumeClaim>(namespace, name, "", &patch).await)?;
-        Ok(Action::Done)
     }
 
     /// The Node object, if the node is ready to serve requests.
@@ -210,8 +190,7 @@ impl Provisioner {
 
     /// A ready node: for a directory that every node reaches.
     fn any_ready_node(&self) -> Result<Node, ProvisionError> {
-        let mut nodes = self.nodes.list("").into_iter();
-        nodes.find(|node| nodes::ready(node) == Some("True")).ok_or(ProvisionError::NoReadyNode)
+        provisioning::ready_node(&self.nodes).ok_or(ProvisionError::NoReadyNode)
     }
 
     /// The ready node that holds the directory of a volume, or reaches it.
@@ -255,11 +234,7 @@ impl Provisioner {
             return Err(ProvisionError::BadPath { node: request.node.clone(), path });
         }
         let Volume { name, object } = plan::volume(claim, &request, &path, label);
-        let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
-        match self.client.create("", &object).await {
-            Err(error) if error.is_already_exists() => {}
-            other => drop(other?),
-        }
+        provisioning::create_volume(&self.client, &object).await?;
         Ok(name)
     }
 
@@ -280,9 +255,7 @@ impl Provisioner {
             self.recorder.event(&volume, EventType::Warning, "VolumeFailedDelete", text);
             return error.outcome();
         }
-        let options =
-            DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() };
-        settled(self.client.delete::<PersistentVolume>("", name, &options).await)?;
+        provisioning::delete_volume(&self.client, volume).await?;
         Ok(Action::Done)
     }
 

@@ -1,16 +1,19 @@
-//! What the built-in provisioners have in common: which claims and volumes are theirs, and the
-//! nodes of both.
+//! What the built-in provisioners have in common: which claims and volumes are theirs, the nodes of
+//! both, and what they write.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use api::Object;
 use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use client::Change;
+use api::{Object, Typed as _};
+use client::events::EventType;
 use client::informer::decode;
+use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
+use serde_json::{Value, json};
 
-use crate::framework::keyed::Key;
+use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::nodes;
 
 /// Annotation of a claim with the provisioner of its class, which the binder writes.
@@ -83,4 +86,90 @@ pub(super) fn became_ready(change: &Change) -> bool {
         Change::Updated { old, new } => ready(new) && !ready(old),
         Change::Deleted(_) => false,
     }
+}
+
+/// Wakes the claims of a class when it changes: the binder may know a class before a provisioner
+/// does.
+pub(super) fn watch_classes(
+    keyed: &mut Keyed,
+    classes: &Informer<StorageClass>,
+    claims: &Informer<PersistentVolumeClaim>,
+    provisioner: &'static str,
+) {
+    let claims = claims.clone();
+    keyed.watches(classes, move |change| {
+        let class = &*change.object().key.name;
+        let claims = claims.list("").into_iter().filter(|c| is_requested(c, provisioner));
+        claims.filter(|c| class_of(c) == class).map(|c| metadata_key(c.metadata)).collect()
+    });
+}
+
+/// Any node that is ready.
+pub(super) fn ready_node(nodes: &Informer<Node>) -> Option<Node> {
+    nodes.list("").into_iter().find(|node| nodes::ready(node) == Some("True"))
+}
+
+/// `spec.claimRef` of the volume of a claim.
+pub(super) fn claim_ref(claim: &PersistentVolumeClaim) -> Value {
+    let meta = &claim.metadata;
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace,
+        "name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version,
+    })
+}
+
+/// `spec.nodeAffinity` of a volume that only nodes with this label reach.
+pub(super) fn node_affinity(label: &str, value: &str) -> Value {
+    json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]},
+    ]}})
+}
+
+/// Creates a PersistentVolume unless it exists.
+pub(super) async fn create_volume(client: &Client, volume: &Value) -> Result<(), Error> {
+    let object = PersistentVolume::from_value(volume)?;
+    match client.create("", &object).await {
+        Err(error) if error.is_already_exists() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Deletes this PersistentVolume, but not another one of its name.
+pub(super) async fn delete_volume(client: &Client, volume: PersistentVolume) -> Result<(), Error> {
+    let options = DeleteOptions { uid: volume.metadata.uid, ..DeleteOptions::default() };
+    let name = volume.metadata.name.unwrap_or_default();
+    settled(client.delete::<PersistentVolume>("", &name, &options).await)
+}
+
+/// Removes the selected node from a claim, so that the scheduler selects another one.
+pub(super) async fn reschedule(
+    client: &Client,
+    claim: &PersistentVolumeClaim,
+) -> Result<Action, Error> {
+    let (namespace, name) = metadata_key(claim.metadata.clone());
+    let patch = json!({"metadata": {"annotations": {SELECTED_NODE: null}}});
+    let patch = Patch::Merge(&patch);
+    settled(client.patch::<PersistentVolumeClaim>(&namespace, &name, "", &patch).await)?;
+    Ok(Action::Done)
+}
+
+/// Records that the claim has the volume.
+pub(super) fn report_success(
+    recorder: &EventRecorder,
+    claim: &PersistentVolumeClaim,
+    volume: &str,
+) {
+    let text = format!("Successfully provisioned volume {volume}");
+    recorder.event(claim, EventType::Normal, "ProvisioningSucceeded", text);
+}
+
+/// Records why the claim has no volume.
+pub(super) fn report_failure(
+    recorder: &EventRecorder,
+    claim: &PersistentVolumeClaim,
+    why: &dyn Display,
+) {
+    let class = class_of(claim);
+    let text = format!("failed to provision volume with StorageClass {class:?}: {why}");
+    recorder.event(claim, EventType::Warning, "ProvisioningFailed", text);
 }

@@ -6,7 +6,9 @@ use api::k8s::api::storage::v1::StorageClass;
 use api::local_driver::{ContentSource, DRIVER, FsType, SIZE_UNIT, Stored, VolumeMode};
 use serde_json::{Value, json};
 
-use crate::storage::provisioning::{PROVISIONED_BY, annotation, class_of, is_released};
+use crate::storage::provisioning::{
+    PROVISIONED_BY, annotation, claim_ref, class_of, is_released, node_affinity,
+};
 
 /// Finalizer of volumes, as of csi-provisioner: a volume is deleted after its content.
 pub(super) const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
@@ -156,7 +158,6 @@ pub(super) fn volume(
     stored: Stored,
     (node, host): (&str, &str),
 ) -> Value {
-    let meta = &claim.metadata;
     let spec = claim.spec.clone().unwrap_or_default();
     let size = size_text(requested(claim).unwrap_or_default(), stored.size);
     let mut csi = json!({"driver": DRIVER, "volumeHandle": request.name});
@@ -172,15 +173,10 @@ pub(super) fn volume(
         "spec": {
             "accessModes": spec.access_modes,
             "capacity": {"storage": size},
-            "claimRef": {
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace,
-                "name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version,
-            },
+            "claimRef": claim_ref(claim),
             "csi": csi,
             "mountOptions": class.mount_options,
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [
-                {"matchExpressions": [{"key": HOST_NAME, "operator": "In", "values": [host]}]},
-            ]}},
+            "nodeAffinity": node_affinity(HOST_NAME, host),
             "persistentVolumeReclaimPolicy": class.reclaim_policy.as_deref().unwrap_or("Delete"),
             "storageClassName": class_of(claim),
             "volumeMode": spec.volume_mode,

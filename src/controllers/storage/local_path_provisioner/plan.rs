@@ -8,7 +8,9 @@ use api::local_path::{LocalPathConfig, NoStoragePath, StorageDirectory};
 use serde_json::{Value, json};
 
 use super::path_pattern::{self, PathPatternError};
-use crate::storage::provisioning::{self, PROVISIONED_BY, annotation, class_of, selected_node};
+use crate::storage::provisioning::{
+    self, PROVISIONED_BY, annotation, claim_ref, class_of, node_affinity, selected_node,
+};
 
 pub(super) const PROVISIONER: &str = "rancher.io/local-path";
 /// Node on which the directory is, as rancher's provisioner records it.
@@ -219,7 +221,6 @@ pub(super) fn volume(
     path: &str,
     label: &str,
 ) -> Volume {
-    let meta = &claim.metadata;
     let spec = claim.spec.clone().unwrap_or_default();
     let size = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage"));
     let mut object = json!({
@@ -230,21 +231,14 @@ pub(super) fn volume(
         "spec": {
             "accessModes": spec.access_modes,
             "capacity": {"storage": size},
-            "claimRef": {
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace,
-                "name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version,
-            },
+            "claimRef": claim_ref(claim),
             "persistentVolumeReclaimPolicy": request.reclaim,
             "storageClassName": request.class,
             "volumeMode": "Filesystem",
         },
     });
     if !request.is_shared {
-        object["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
-            {"matchExpressions": [
-                {"key": request.affinity_key, "operator": "In", "values": [label]},
-            ]},
-        ]}});
+        object["spec"]["nodeAffinity"] = node_affinity(&request.affinity_key, label);
     }
     if let Some(folder) = &request.directory.folder {
         object["metadata"]["annotations"][FOLDER] = json!(folder);
