@@ -294,6 +294,14 @@ pub fn go_quote(text: &str) -> String {
     out
 }
 
+/// Several errors as one text, in the form of upstream's `NewAggregate`: one error is its own text.
+pub fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
 impl Status {
     /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the kind of the
     /// object.
@@ -310,10 +318,7 @@ impl Status {
             .map(|error| error.to_string())
             .filter(|text| known.insert(text.clone()))
             .collect();
-        let joined = match texts.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
+        let joined = aggregate(&texts);
         let mut status = Self::failure(
             422,
             "Invalid",

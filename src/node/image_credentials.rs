@@ -21,4 +21,3 @@ mod tests;
 
 pub(crate) use lookup::ImageCredentials;
 pub use provider_validation::InvalidProviders;
-pub(crate) use provider_validation::aggregate;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use api::field::aggregate;
 use api::k8s::api::core::v1::Node;
 use api::k8s::api::storage::v1::CSINode;
 use client::{Client, DeleteOptions, Patch};
@@ -36,16 +37,8 @@ pub(crate) enum NodeInfoError {
 
 /// All attempts to write an object failed: their errors, each once.
 #[derive(Debug, thiserror::Error)]
-#[error("timed out waiting for the condition; caused by: {}", list(.0))]
+#[error("timed out waiting for the condition; caused by: {}", aggregate(.0))]
 pub(crate) struct Retried(Vec<String>);
-
-/// Formats one error as it is, and several as a list (`NewAggregate`).
-fn list(errors: &[String]) -> String {
-    match errors {
-        [one] => one.clone(),
-        all => format!("[{}]", all.join(", ")),
-    }
-}
 
 /// Attempts an update up to four times.
 async fn retried<F: Future<Output = Result<(), WriteError>>>(

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use api::codec::time::duration_text;
+use api::field::aggregate;
 use base::metrics::Family;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
@@ -177,7 +178,7 @@ pub(super) enum ImageGcError {
     #[error(
         "wanted to free images older than {}, encountered errors in image deletion: {}",
         duration_text(i64::try_from(.age.as_nanos()).unwrap_or(i64::MAX)),
-        aggregate(.errors)
+        texts(.errors)
     )]
     Old { age: Duration, errors: Vec<RuntimeError> },
     /// Some images were not removed; sizes in bytes.
@@ -289,13 +290,9 @@ async fn remove(
     Ok(())
 }
 
-/// Joins errors as upstream does.
-fn aggregate(errors: &[RuntimeError]) -> String {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match texts.as_slice() {
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
-    }
+/// The errors of several images in one text.
+fn texts(errors: &[RuntimeError]) -> String {
+    aggregate(&errors.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::codec::time::duration_text;
-use api::field::{Error, ErrorList, Path};
+use api::field::{Error, ErrorList, Path, aggregate};
 use api::validation::each;
 use api::validation::names::qualified_name;
 
@@ -19,14 +19,6 @@ pub(super) const CACHE_PER_TOKEN: &str = "Token";
 #[derive(Debug, thiserror::Error)]
 #[error("{}", aggregate(.0))]
 pub struct InvalidProviders(Vec<String>);
-
-/// Several errors as one text, in the form of upstream's `Aggregate`.
-pub(crate) fn aggregate(errors: &[String]) -> String {
-    match errors {
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
-    }
-}
 
 /// Checks all providers.
 ///

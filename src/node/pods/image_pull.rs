@@ -6,6 +6,7 @@ pub(crate) mod metrics;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use api::field::aggregate;
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
@@ -13,7 +14,6 @@ use proto::runtime::v1 as cri;
 use crate::context::{ApiHandles, RuntimeHandles};
 use crate::events;
 use crate::image_access::{Access, PullIntent};
-use crate::image_credentials::aggregate;
 use crate::image_credentials::keyring::TrackedCredential;
 use crate::pods::objects::{CachedObject, ObjectKind};
 use crate::pods::pod::{Pod, PodContainer};

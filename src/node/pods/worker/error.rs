@@ -2,6 +2,8 @@
 
 use std::io;
 
+use api::field::aggregate;
+
 use crate::dynamic_resources::PrepareFailed;
 use crate::pods::cri_config::{InvalidBandwidth, InvalidPodSpec};
 use crate::runtime::RuntimeError;
@@ -66,16 +68,8 @@ pub(super) enum ResizeError {
 /// The steps that failed while a pod was stopped, as the kubelet's `SyncResult` describes them; not
 /// empty.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("error killing pod: {}", list(.0))]
+#[error("error killing pod: {}", aggregate(.0))]
 pub(super) struct KillPodError(pub(super) Vec<String>);
-
-/// Formats one failure as it is, and several as a list.
-fn list(failures: &[String]) -> String {
-    match failures {
-        [one] => one.clone(),
-        all => format!("[{}]", all.join(", ")),
-    }
-}
 
 /// Why the remains of a stopped pod cannot be removed.
 #[derive(Debug, thiserror::Error)]

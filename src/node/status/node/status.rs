@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::Quantity;
+use api::field::aggregate;
 use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
@@ -85,11 +86,7 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
 /// Returns the problems as one text: a single one as it is, several as a list.
 fn one_of_several(problems: [Option<String>; 3]) -> Option<String> {
     let problems: Vec<String> = problems.into_iter().flatten().collect();
-    match problems.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        all => Some(format!("[{}]", all.join(", "))),
-    }
+    (!problems.is_empty()).then(|| aggregate(&problems))
 }
 
 /// Features of the runtime handlers, sorted by name.
