@@ -198,13 +198,7 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
     let mut object = decoded(base, body);
     let namespace = if base.namespaced { "a" } else { "" };
-    let context = WriteContext {
-        user,
-        namespace,
-        subresource: "",
-        dry_run: true,
-        warnings: Default::default(),
-    };
+    let context = WriteContext { dry_run: true, ..WriteContext::of(user, namespace, "") };
     if let Some(meta) = ensure_object(&mut object, "metadata") {
         if base.namespaced {
             set(meta, "namespace", base.namespace.as_str());
@@ -227,13 +221,7 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
     let (mut object, old) = (decoded(base, body), base.object.clone());
     let namespace = if base.namespaced { "a" } else { "" };
-    let context = WriteContext {
-        user,
-        namespace,
-        subresource: "",
-        dry_run: true,
-        warnings: Default::default(),
-    };
+    let context = WriteContext { dry_run: true, ..WriteContext::of(user, namespace, "") };
     let version = str_in(&object, &["metadata", "resourceVersion"]);
     if version.is_empty() && !strategy.allow_unconditional_update() {
         let field = api::field::Path::new("metadata").child("resourceVersion");

@@ -238,13 +238,7 @@ fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
     let schema = &*list.schema;
     let strategy = strategy_for(&list.gvk);
     let user = User { name: "admin".into(), ..User::default() };
-    let context = WriteContext {
-        user: &user,
-        namespace: "a",
-        subresource: "",
-        dry_run: true,
-        warnings: Default::default(),
-    };
+    let context = WriteContext { dry_run: true, ..WriteContext::of(&user, "a", "") };
     let write = Write {
         schema,
         ty: list.root,

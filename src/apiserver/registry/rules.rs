@@ -239,13 +239,7 @@ mod tests {
     use serde_json::json;
 
     fn context<'a>(user: &'a User, subresource: &'a str) -> WriteContext<'a> {
-        WriteContext {
-            user,
-            namespace: "n",
-            subresource,
-            dry_run: false,
-            warnings: Default::default(),
-        }
+        WriteContext::of(user, "n", subresource)
     }
 
     /// Answers of kube-apiserver 1.37.1.

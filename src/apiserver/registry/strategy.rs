@@ -26,6 +26,14 @@ pub struct WriteContext<'a> {
     pub warnings: Mutex<Vec<String>>,
 }
 
+#[cfg(test)]
+impl<'a> WriteContext<'a> {
+    /// The context of a write that is stored.
+    pub(crate) fn of(user: &'a User, namespace: &'a str, subresource: &'a str) -> Self {
+        Self { user, namespace, subresource, dry_run: false, warnings: Mutex::default() }
+    }
+}
+
 /// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served
 /// version.
 ///

@@ -95,13 +95,7 @@ mod tests {
     #[test]
     fn health_of_storage_is_dropped() {
         let user = crate::request::user::User::default();
-        let context = super::super::super::WriteContext {
-            user: &user,
-            namespace: "",
-            subresource: "status",
-            dry_run: false,
-            warnings: Default::default(),
-        };
+        let context = super::super::super::WriteContext::of(&user, "", "status");
         let health = json!([{"name": "d", "healthConditions": [{"reason": "a/b"}]}]);
         let mut node = json!({"metadata": {"name": "n"}, "status": {"storageHealth": health}});
         (CSI_NODE.prepare_change)(&context, &mut node, &json!({"status": {}}));

@@ -290,13 +290,7 @@ mod tests {
     #[test]
     fn scheduling_of_jobs_is_dropped() {
         let user = crate::request::user::User::default();
-        let context = WriteContext {
-            user: &user,
-            namespace: "a",
-            subresource: "",
-            dry_run: false,
-            warnings: Default::default(),
-        };
+        let context = WriteContext::of(&user, "a", "");
         let gang = json!({"schedulingPolicy": {"gang": {"minCount": 1}}});
         let mut job = json!({"metadata": {"name": "j"}, "spec": {"scheduling": gang}});
         (JOB.prepare_change)(&context, &mut job, &json!({"spec": {}}));
