@@ -29,4 +29,4 @@ pub mod service_warnings;
 pub mod volumes;
 mod windows;
 
-pub use security::app_armor;
+pub use security::{APP_ARMOR_ANNOTATION, APP_ARMOR_DEPRECATED, app_armor, app_armor_profile};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::volumes::descending;
 use crate::field::{Error, ErrorList, Path};
@@ -187,6 +187,26 @@ fn seccomp(profile: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Begins the key of the annotation that preceded the AppArmor profile of a container, whose name
+/// follows (KEP 24).
+pub const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// The warning about such an annotation.
+pub const APP_ARMOR_DEPRECATED: &str =
+    "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+
+/// Returns the AppArmor profile that the value of an annotation names, whose validity is not checked
+/// (`ApparmorFieldForAnnotation`).
+pub fn app_armor_profile(annotation: &str) -> Option<Value> {
+    match annotation {
+        "unconfined" => Some(json!({"type": "Unconfined"})),
+        "runtime/default" => Some(json!({"type": "RuntimeDefault"})),
+        _ => {
+            let name = annotation.strip_prefix("localhost/").filter(|name| !name.is_empty())?;
+            Some(json!({"type": "Localhost", "localhostProfile": name}))
+        }
+    }
+}
+
 /// Validates an AppArmor profile (`ValidateAppArmorProfileField`).
 pub fn app_armor(profile: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
@@ -357,7 +377,6 @@ pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     /// Cases of `validateWindowsHostProcessPod` in `pkg/apis/core/validation`.
     #[test]

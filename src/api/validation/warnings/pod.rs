@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::{fraction, node_term, old_label, ports, required_terms, volumes};
 use crate::field::{Path, go_quote};
+use crate::validation::core::{APP_ARMOR_ANNOTATION, APP_ARMOR_DEPRECATED, app_armor_profile};
 use crate::validation::net;
-use crate::value::{at, entries, get, has, items, str_at};
+use crate::value::{at, entries, get, has, items, semantic_equal, str_at};
 
 /// Annotations that have been replaced by fields, and the texts of their warnings.
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
@@ -174,12 +175,15 @@ impl Subject<'_> {
             }
             // For pods, the code that sets the field from the annotation returns this warning.
             if self.root.is_some() && !has(own, "appArmorProfile") {
-                let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
-                let found = self.annotated(&key);
+                let of_pod = get(security, "appArmorProfile");
+                let is_other = |value: &str| {
+                    app_armor_profile(value).is_none_or(|own| !semantic_equal(of_pod, &own))
+                };
+                let found = self.annotated(&format!("{APP_ARMOR_ANNOTATION}{name}"));
                 list.extend(
                     found
-                        .filter(|(_, value)| !says_the_same(get(security, "appArmorProfile"), value))
-                        .map(|(field, _)| format!("{field}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
+                        .filter(|(_, value)| is_other(value))
+                        .map(|(field, _)| format!("{field}: {APP_ARMOR_DEPRECATED}")),
                 );
             }
             let resources = path.child("resources");
@@ -231,18 +235,6 @@ impl Subject<'_> {
 fn null_selector(term: &Value, path: &Path) -> Option<String> {
     (!has(term, "labelSelector"))
         .then(|| format!("{}: {NULL_SELECTOR}", path.child("labelSelector")))
-}
-
-/// Reports whether the AppArmor profile is equivalent to the annotation of a container.
-fn says_the_same(profile: &Value, annotation: &str) -> bool {
-    let kind = str_at(profile, "type");
-    match annotation.strip_prefix("localhost/") {
-        Some(name) => kind == "Localhost" && str_at(profile, "localhostProfile") == name,
-        None => matches!(
-            (kind, annotation),
-            ("Unconfined", "unconfined") | ("RuntimeDefault", "runtime/default")
-        ),
-    }
 }
 
 /// Returns the warnings for variables that are set again without a reference to the earlier value.

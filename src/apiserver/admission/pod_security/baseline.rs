@@ -1,5 +1,6 @@
 //! The checks of the level `baseline`.
 
+use api::validation::core::APP_ARMOR_ANNOTATION;
 use api::value::{at, bool_at, entries, get, has, int_at, is_empty, items, str_at, str_in};
 use serde_json::Value;
 
@@ -49,11 +50,10 @@ fn app_armor(pod: &Pod<'_>) -> Check {
     let bad = pod.bad(|c| profile(context(c)).is_some());
     let mut values =
         set(own.iter().cloned().chain(pod.containers().filter_map(|c| profile(context(c)))));
-    let prefix = "container.apparmor.security.beta.kubernetes.io/";
     let fine = |v: &str| v.is_empty() || v == "runtime/default" || v.starts_with("localhost/");
     let annotations = set(entries(pod.metadata, "annotations").filter_map(|(k, v)| {
         let value = v.as_str().unwrap_or_default();
-        (k.starts_with(prefix) && !fine(value))
+        (k.starts_with(APP_ARMOR_ANNOTATION) && !fine(value))
             .then(|| format!("{k}={}", api::field::go_quote(value)))
     }));
     let mut subjects = setters(own.is_some(), &bad);

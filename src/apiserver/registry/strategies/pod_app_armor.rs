@@ -1,58 +1,45 @@
 //! AppArmor profiles from the annotations that preceded the field (KEP 24).
 
-use api::validation::core::app_armor;
-use api::value::{
-    at, ensure_object, entries, get, has, items_mut, object_mut, set, str_at, str_in,
+use api::validation::core::{
+    APP_ARMOR_ANNOTATION, APP_ARMOR_DEPRECATED, app_armor, app_armor_profile,
 };
-use serde_json::{Value, json};
+use api::value::{
+    at, ensure_object, entries, get, has, items_mut, object_mut, semantic_equal, set, str_at,
+    str_in,
+};
+use serde_json::Value;
 
 use crate::registry::WriteContext;
-
-/// Begins the key of the annotation of a container, whose name follows.
-const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-/// Returns the profile that an annotation names, if it is a valid one.
-fn profile(annotation: &str) -> Option<Value> {
-    let profile = match (annotation, annotation.strip_prefix("localhost/")) {
-        ("unconfined", _) => json!({"type": "Unconfined"}),
-        ("runtime/default", _) => json!({"type": "RuntimeDefault"}),
-        (_, Some(name)) => json!({"type": "Localhost", "localhostProfile": name}),
-        _ => return None,
-    };
-    app_armor(&profile, &api::field::Path::new("")).is_empty().then_some(profile)
-}
 
 /// Sets the profiles of containers that have an annotation and no profile, unless the pod has the
 /// same one, with upstream's warnings (`applyAppArmorVersionSkew`).
 pub(super) fn apply_annotations(context: &WriteContext<'_>, pod: &mut Value) {
-    let annotations = at(pod, &["metadata", "annotations"]).clone();
-    let is_windows = str_in(pod, &["spec", "os", "name"]) == "windows";
-    let metadata = get(pod, "metadata");
-    if is_windows || !entries(metadata, "annotations").any(|(key, _)| key.starts_with(PREFIX)) {
+    let is_annotated = entries(get(pod, "metadata"), "annotations")
+        .any(|(key, _)| key.starts_with(APP_ARMOR_ANNOTATION));
+    if !is_annotated || str_in(pod, &["spec", "os", "name"]) == "windows" {
         return;
     }
+    let annotations = at(pod, &["metadata", "annotations"]).clone();
     let of_pod = at(pod, &["spec", "securityContext", "appArmorProfile"]).clone();
     let Some(spec) = object_mut(pod, "spec") else { return };
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in items_mut(spec, list) {
-            let key = format!("{PREFIX}{}", str_at(container, "name"));
+            let key = format!("{APP_ARMOR_ANNOTATION}{}", str_at(container, "name"));
             let Some(annotation) = get(&annotations, &key).as_str() else { continue };
             if has(get(container, "securityContext"), "appArmorProfile") {
                 continue;
             }
-            let found = profile(annotation);
-            if found.as_ref() == Some(&of_pod) {
+            let is_valid = |own: &Value| app_armor(own, &api::field::Path::new("")).is_empty();
+            let own = app_armor_profile(annotation).filter(is_valid);
+            if own.as_ref().is_some_and(|own| semantic_equal(own, &of_pod)) {
                 continue;
             }
-            if let (Some(found), Some(security)) =
-                (found, ensure_object(container, "securityContext"))
+            if let (Some(own), Some(security)) = (own, ensure_object(container, "securityContext"))
             {
-                set(security, "appArmorProfile", found);
+                set(security, "appArmorProfile", own);
             }
-            context.warnings.lock().push(format!(
-                "metadata.annotations[{key}]: deprecated since v1.30; use the \
-                 \"appArmorProfile\" field instead"
-            ));
+            let warning = format!("metadata.annotations[{key}]: {APP_ARMOR_DEPRECATED}");
+            context.warnings.lock().push(warning);
         }
     }
 }
@@ -61,21 +48,16 @@ pub(super) fn apply_annotations(context: &WriteContext<'_>, pod: &mut Value) {
 mod tests {
     use super::*;
     use crate::request::user::User;
+    use serde_json::json;
 
     /// Cases of upstream's `TestApplyAppArmorVersionSkew`.
     #[test]
     fn annotations_become_profiles_with_a_warning() {
         let user = User::default();
         let apply = |of_pod: Value, of_container: Value, annotation: &str| {
-            let context = WriteContext {
-                user: &user,
-                namespace: "a",
-                subresource: "",
-                dry_run: false,
-                warnings: Default::default(),
-            };
+            let context = WriteContext::of(&user, "a", "");
             let mut pod = json!({
-                "metadata": {"annotations": {format!("{PREFIX}c"): annotation}},
+                "metadata": {"annotations": {format!("{APP_ARMOR_ANNOTATION}c"): annotation}},
                 "spec": {
                     "securityContext": of_pod,
                     "containers": [{"name": "c", "securityContext": of_container}, {"name": "d"}],
