@@ -3,10 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use nix::sys::stat::{major, minor};
 
 use super::error::LocalDriverError;
 use super::sys;
@@ -74,10 +71,7 @@ pub(super) fn refresh(path: &Path) -> Result<(), LocalDriverError> {
 
 /// Returns a directory on which the file system of a device is mounted.
 pub(super) fn mounted_at(device: &Path) -> Result<Option<PathBuf>, LocalDriverError> {
-    let failed = || LocalDriverError::io("read the mounts of", device);
-    let number = std::fs::metadata(device).map_err(failed())?.rdev();
-    let number = format!("{}:{}", major(number), minor(number));
-    mounts::of_device(&number).map_err(failed())
+    mounts::of_device(device).map_err(LocalDriverError::io("read the mounts of", device))
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{major, minor};
 use sorting::CompactSort as _;
 
+/// The mounts that the calling thread sees.
+pub(super) const TABLE: &str = "/proc/thread-self/mountinfo";
+
 fn named(action: &str, path: &Path, errno: nix::Error) -> io::Error {
     let error = io::Error::from(errno);
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
@@ -26,26 +29,54 @@ fn resolve(path: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
+/// A line of a table of mounts (`proc_pid_mountinfo(5)`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mount {
+    pub(super) id: u64,
+    pub(super) parent: u64,
+    /// `major:minor` of the device.
+    device: String,
+    /// The directory of the file system that is mounted.
+    root: String,
+    pub(super) point: PathBuf,
+    pub(super) is_shared: bool,
+}
+
+impl Mount {
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
+        let (device, root) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+        let point = PathBuf::from(unescape(fields.next()?));
+        // After the options of the mount, optional fields follow up to a dash.
+        let mut optional = fields.skip(1).take_while(|field| *field != "-");
+        let is_shared = optional.any(|field| field.starts_with("shared:"));
+        Some(Self { id, parent, device, root, point, is_shared })
+    }
+}
+
+/// The mounts that the calling thread sees. Blocks.
+pub(super) fn table() -> io::Result<Vec<Mount>> {
+    Ok(std::fs::read_to_string(TABLE)?.lines().filter_map(Mount::parse).collect())
+}
+
 /// Returns the mount points at or below `folder`, deepest first.
 fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let table = table()?;
     Ok(resolve(folder)?.map_or_else(Vec::new, |folder| points(&table, &folder)))
 }
 
 /// Returns the mount points of a table that are at or below `folder`, deepest first.
-fn points(table: &str, folder: &Path) -> Vec<PathBuf> {
-    let mut out: Vec<PathBuf> = table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|path| PathBuf::from(unescape(path)))
-        .filter(|path| path.starts_with(folder))
-        .collect();
+fn points(table: &[Mount], folder: &Path) -> Vec<PathBuf> {
+    let points = table.iter().map(|mount| &mount.point);
+    let mut out: Vec<PathBuf> = points.filter(|path| path.starts_with(folder)).cloned().collect();
     out.compact_sort_by_key(|p| std::cmp::Reverse(p.components().count()));
     out
 }
 
 /// Replaces escapes such as `\040` in the mount table.
-pub(super) fn unescape(text: &str) -> String {
+fn unescape(text: &str) -> String {
     let mut out = text.to_owned();
     for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
         out = out.replace(code, plain);
@@ -66,28 +97,27 @@ pub(super) fn has_mounts(folder: &Path) -> io::Result<bool> {
 
 /// Whether the file system of a block device is mounted anywhere.
 pub(super) fn is_device_mounted(device: &Path) -> io::Result<bool> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(has_device(&table()?, &number(device)?))
+}
+
+/// A directory on which the file system of a block device is mounted as a whole.
+pub(crate) fn of_device(device: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(point_of_device(&table()?, &number(device)?))
+}
+
+fn number(device: &Path) -> io::Result<String> {
     let number = std::fs::metadata(device)?.rdev();
-    Ok(has_device(&table, &format!("{}:{}", major(number), minor(number))))
+    Ok(format!("{}:{}", major(number), minor(number)))
 }
 
-/// A directory on which the device with this number is mounted as a whole.
-pub(crate) fn of_device(number: &str) -> io::Result<Option<PathBuf>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(point_of_device(&table, number))
-}
-
-fn point_of_device(table: &str, number: &str) -> Option<PathBuf> {
-    table.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let (of, root, point) = (fields.next()?, fields.next()?, fields.next()?);
-        (of == number && root == "/").then(|| PathBuf::from(unescape(point)))
-    })
+fn point_of_device(table: &[Mount], number: &str) -> Option<PathBuf> {
+    let mount = table.iter().find(|mount| mount.device == number && mount.root == "/")?;
+    Some(mount.point.clone())
 }
 
 /// Whether a table of mounts contains the device with this number.
-fn has_device(table: &str, number: &str) -> bool {
-    table.lines().any(|line| line.split(' ').nth(2) == Some(number))
+fn has_device(table: &[Mount], number: &str) -> bool {
+    table.iter().any(|mount| mount.device == number)
 }
 
 /// Mounts a tmpfs on `path`, which is created if missing; `size` in bytes, zero for the kernel's
@@ -130,14 +160,15 @@ mod tests {
             30 22 0:26 / /pods/a/volumes/x rw shared:1 - tmpfs tmpfs rw\n\
             31 30 7:0 / /pods/a/volumes/x/with\\040space rw - ext4 /dev/loop0 rw\n\
             32 22 0:27 / /pods/ab rw - tmpfs tmpfs rw\n";
-        let listed = points(table, Path::new("/pods/a"));
+        let table: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
+        let listed = points(&table, Path::new("/pods/a"));
         let wanted = ["/pods/a/volumes/x/with space", "/pods/a/volumes/x"];
         assert_eq!(listed, wanted.map(PathBuf::from));
-        assert!(has_device(table, "7:0"));
-        assert!(!has_device(table, "7:1"));
-        let point = point_of_device(table, "7:0");
+        assert!(has_device(&table, "7:0"));
+        assert!(!has_device(&table, "7:1"));
+        let point = point_of_device(&table, "7:0");
         assert_eq!(point, Some(PathBuf::from("/pods/a/volumes/x/with space")));
-        assert_eq!(point_of_device(table, "7:1"), None);
+        assert_eq!(point_of_device(&table, "7:1"), None);
     }
 
     /// Otherwise the files of volumes mounted below it would be removed with a pod's directory.

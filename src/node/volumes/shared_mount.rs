@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::mounts::unescape;
-
-/// The mounts that the calling thread sees.
-const TABLE: &str = "/proc/thread-self/mountinfo";
+use super::mounts::{Mount, TABLE, table};
 
 /// Why a directory is no shared mount.
 #[derive(Debug, thiserror::Error)]
@@ -31,28 +28,6 @@ pub enum SharedMountError {
          CAP_SYS_ADMIN, or make the directory a shared mount before (mount --make-rshared)"
     )]
     Mount { path: PathBuf, step: &'static str, source: io::Error },
-}
-
-/// A line of a table of mounts (`proc_pid_mountinfo(5)`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mount {
-    id: u64,
-    parent: u64,
-    point: PathBuf,
-    is_shared: bool,
-}
-
-impl Mount {
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ');
-        let id = fields.next()?.parse().ok()?;
-        let parent = fields.next()?.parse().ok()?;
-        let point = PathBuf::from(unescape(fields.nth(2)?));
-        // After the options of the mount, optional fields follow up to a dash.
-        let mut optional = fields.skip(1).take_while(|field| *field != "-");
-        let is_shared = optional.any(|field| field.starts_with("shared:"));
-        Some(Self { id, parent, point, is_shared })
-    }
 }
 
 /// Returns the mount that contains a directory: the last one of a table of mounts at or above it.
@@ -82,7 +57,7 @@ pub(crate) fn make_shared(directory: &Path) -> Result<(), SharedMountError> {
     let path = directory.canonicalize();
     let path =
         path.map_err(|source| SharedMountError::Resolve { path: directory.into(), source })?;
-    let table = mounts().map_err(SharedMountError::Table)?;
+    let table = table().map_err(SharedMountError::Table)?;
     let found = containing_mount(&table, &path);
     let found = found.ok_or_else(|| SharedMountError::NoMount(path.clone()))?;
     if found.is_shared {
@@ -103,11 +78,6 @@ pub(crate) fn make_shared(directory: &Path) -> Result<(), SharedMountError> {
     let none = None::<&str>;
     mount(none, &path, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none)
         .map_err(|errno| failed("change its propagation")(errno.into()))
-}
-
-/// Returns the mounts that the calling thread sees. Blocks.
-fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(std::fs::read_to_string(TABLE)?.lines().filter_map(Mount::parse).collect())
 }
 
 fn bind(source: &Path, target: &Path) -> io::Result<()> {
@@ -214,7 +184,7 @@ mod tests {
     }
 
     fn listed(directory: &Path) -> Vec<PathBuf> {
-        let mut below = mounts().unwrap();
+        let mut below = table().unwrap();
         below.retain(|mount| mount.point.starts_with(directory));
         below.into_iter().rev().map(|mount| mount.point).collect()
     }
@@ -229,7 +199,7 @@ mod tests {
             make_shared(&home.join("link")).unwrap();
             make_shared(&root).unwrap();
             assert_eq!(listed(home), std::slice::from_ref(&root));
-            let table = mounts().unwrap();
+            let table = table().unwrap();
             let found = containing_mount(&table, &root).unwrap();
             assert_eq!((&found.point, found.is_shared), (&root, true));
             assert_eq!(std::fs::read_to_string(root.join("file")).unwrap(), "x");
@@ -248,7 +218,7 @@ mod tests {
             make_shared(&root).unwrap();
             assert_eq!(std::fs::read_to_string(volume.join("file")).unwrap(), "x");
             assert_eq!(listed(home), [volume.clone(), root.clone()]);
-            let table = mounts().unwrap();
+            let table = table().unwrap();
             assert!(containing_mount(&table, &volume).unwrap().is_shared);
             umount2(&volume, MntFlags::empty()).unwrap();
             assert!(!volume.join("file").exists());
@@ -266,7 +236,7 @@ mod tests {
             bind(&other, home).unwrap();
             std::fs::write(root.join("file"), "x").unwrap();
             make_shared(&root).unwrap();
-            let table = mounts().unwrap();
+            let table = table().unwrap();
             let found = containing_mount(&table, &root).unwrap();
             assert_eq!((&found.point, found.is_shared), (&root, true));
             assert_eq!(std::fs::read_to_string(root.join("file")).unwrap(), "x");
