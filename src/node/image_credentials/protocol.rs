@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::docker_config::DockerConfig;
 use super::keyring::RegistryLogin;
 
-/// What a plugin is asked for.
+/// The request to a plugin.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PluginRequest {
     /// The image without tag and digest.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::framework::nodes;
 
-/// When a node is asked again that works on a request.
+/// How long the controller waits before it repeats a request that a node is working on.
 const IN_PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a node did not do what was requested.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_works_on_a_request_is_asked_again() {
+    fn a_request_that_a_node_is_working_on_is_repeated() {
         let refused = |code, reason: &str| {
             NodeRequestError::from(Error::from(api::Status::failure(code, reason, "")))
         };

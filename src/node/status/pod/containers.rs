@@ -101,6 +101,12 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
     out
 }
 
+/// Whether a container has ever left the state waiting.
+fn has_started(status: &core::ContainerStatus) -> bool {
+    let ended_before = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
+    ended_before || status.state.as_ref().is_none_or(|s| s.waiting.is_none())
+}
+
 /// Whether a pod was ever initialized (`hasPodInitialized` of the kubelet's status manager): it has
 /// no init containers, a main container has left the state waiting, or the last init container has
 /// done its part.
@@ -109,10 +115,7 @@ fn was_initialized(
     main: &[core::ContainerStatus],
     init: &[core::ContainerStatus],
 ) -> bool {
-    let ended_before =
-        |s: &core::ContainerStatus| s.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
-    let waits = |s: &core::ContainerStatus| s.state.as_ref().is_some_and(|s| s.waiting.is_some());
-    if init.is_empty() || main.iter().any(|status| ended_before(status) || !waits(status)) {
+    if init.is_empty() || main.iter().any(has_started) {
         return true;
     }
     let is_init = |role| matches!(role, ContainerRole::Init | ContainerRole::Sidecar);
@@ -137,10 +140,6 @@ pub(super) fn complete(
     init: &mut [core::ContainerStatus],
 ) {
     let initialized = was_initialized(pod, main, init);
-    let has_started = |status: &core::ContainerStatus| {
-        let ended_before = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
-        ended_before || status.state.as_ref().is_some_and(|s| s.waiting.is_none())
-    };
     let count = init.iter().rposition(has_started).map_or(1, |last| last + 1);
     let main = main.iter_mut().filter(|_| initialized);
     for status in main.chain(init.iter_mut().take(count)) {
