@@ -2,6 +2,7 @@
 //! hierarchies or v2.
 
 mod accounting;
+mod pod_limits;
 mod usage;
 
 use std::io;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 pub(crate) use self::accounting::CpuLimit;
 pub(crate) use self::accounting::{DiskCounters, GroupCounters, Throttling};
+pub(crate) use self::pod_limits::{PodGroupConfig, are_equal_shares};
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine;
 use crate::pods::pod::Pod;
@@ -178,19 +180,18 @@ impl Cgroups {
         let path = self.pod_path(pod);
         let is_new = self.folders(&path).iter().any(|(_, folder)| !folder.is_dir());
         self.create(&path)?;
-        let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
-        self.set(&path, "cpu", "cpu.shares", resources::shares(requests.cpu_milli))?;
+        let desired = PodGroupConfig::of(pod, group);
+        if let Some(shares) = desired.shares {
+            self.set(&path, "cpu", "cpu.shares", shares)?;
+        }
         // A missing limit counts as higher than any other.
-        let set = |controller, file, wanted| {
+        let set = |controller, file, wanted: Option<i64>| {
+            let Some(wanted) = wanted else { return Ok(()) };
             let has = self.limit(&path, controller, file).or((!is_new).then_some(i64::MAX));
             if replaces(has, wanted) { self.set(&path, controller, file, wanted) } else { Ok(()) }
         };
-        if limits.cpu_complete && limits.cpu_milli > 0 && !group.is_cpu_unlimited {
-            set("cpu", "cpu.cfs_quota_us", resources::quota(limits.cpu_milli))?;
-        }
-        if limits.memory_complete && limits.memory > 0 {
-            set("memory", "memory.limit_in_bytes", limits.memory)?;
-        }
+        set("cpu", "cpu.cfs_quota_us", desired.quota)?;
+        set("memory", "memory.limit_in_bytes", desired.memory)?;
         for size in &self.huge_page_sizes {
             let request = resources::pod_request(pod, &resources::huge_page_resource(*size));
             self.limit_huge_pages(&path, *size, request.value())?;
@@ -355,10 +356,7 @@ fn delegate(mount: &Path, path: &str) {
 /// The v2 file and value for a v1 setting.
 fn translate(file: &str, value: i64) -> (&'static str, String) {
     match file {
-        // The kernel's own mapping of shares 2…262144 to weights 1…10000.
-        "cpu.shares" => {
-            ("cpu.weight", (1 + ((value - 2) * 9999) / 262_142).clamp(1, 10_000).to_string())
-        }
+        "cpu.shares" => ("cpu.weight", pod_limits::weight(value).to_string()),
         "cpu.cfs_quota_us" => ("cpu.max", format!("{value} {CPU_PERIOD}")),
         PIDS_MAX => (PIDS_MAX, value.to_string()),
         _ => ("memory.max", value.to_string()),

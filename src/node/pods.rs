@@ -11,6 +11,7 @@ pub(crate) mod objects;
 pub(crate) mod observed;
 pub(crate) mod plan;
 pub(crate) mod pod;
+pub(crate) mod pod_level;
 pub(crate) mod probe_metrics;
 pub(crate) mod rejection;
 pub(crate) mod resize;

@@ -9,6 +9,7 @@ use sorting::CollectOrdered as _;
 
 use crate::pods::capacity;
 use crate::pods::pod::Pod;
+use crate::pods::pod_level;
 use crate::pods::rejection::Rejection;
 use crate::resource_managers::infeasible_resize::InfeasibleResize;
 
@@ -124,6 +125,9 @@ pub(crate) fn with_allocated_resources(pod: &Pod) -> Pod {
         .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
         .collect();
     with_resources(pod, |name| {
+        if name.is_empty() {
+            return pod_level::restored(pod).map(Some);
+        }
         let status = statuses.iter().find(|s| s.name == name)?;
         let allocated = status.allocated_resources.as_ref()?;
         let resources = pod.container(name)?.container.resources.as_ref();

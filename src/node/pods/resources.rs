@@ -114,14 +114,12 @@ pub(crate) struct PodAmount {
 
 fn amount(
     pod: &Pod,
-    name: &str,
     of: impl Fn(&core::Container) -> Option<Quantity>,
     pod_level: Option<Quantity>,
 ) -> (Quantity, bool) {
     let zero = Quantity::from_int(0);
-    let overhead = get(pod.spec().overhead.as_ref(), name).unwrap_or(zero);
     if let Some(set) = pod_level {
-        return (set.plus(overhead), true);
+        return (set, true);
     }
     let mut running = zero;
     let mut sidecars = zero;
@@ -145,9 +143,25 @@ fn amount(
             ContainerRole::Ephemeral => {}
         }
     }
-    let sum = running.plus(sidecars).max(largest_init);
-    let sum = if sum.is_zero() { sum } else { sum.plus(overhead) };
-    (sum, complete)
+    (running.plus(sidecars).max(largest_init), complete)
+}
+
+/// What the RuntimeClass of a pod takes besides its containers.
+fn overhead(pod: &Pod, name: &str) -> Quantity {
+    get(pod.spec().overhead.as_ref(), name).unwrap_or_default()
+}
+
+/// Returns the request of a pod without its overhead.
+fn request_of_containers(pod: &Pod, name: &str) -> Quantity {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
+    amount(pod, |c| container_request(c, name), get(level, name)).0
+}
+
+/// Returns the limit of a pod, with overhead if there is one, and whether it is complete.
+fn limit_of_pod(pod: &Pod, name: &str, level: Option<Quantity>) -> (Quantity, bool) {
+    let (limit, complete) = amount(pod, |c| get(limits(c), name), level);
+    let limit = if limit.is_zero() { limit } else { limit.plus(overhead(pod, name)) };
+    (limit, complete)
 }
 
 /// Returns the request of a container for a resource; a limit replaces a missing request.
@@ -172,27 +186,16 @@ pub(crate) fn has_pod_level(pod: &Pod) -> bool {
 
 /// Returns the requests; a limit replaces a missing request.
 pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
-    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
-    let of = |name: &'static str| {
-        amount(
-            pod,
-            name,
-            |c| get(requests(c), name).or_else(|| get(limits(c), name)),
-            get(level, name),
-        )
-    };
     PodAmount {
-        cpu_milli: of("cpu").0.milli_value(),
-        memory: of("memory").0.value(),
+        cpu_milli: pod_request(pod, "cpu").milli_value(),
+        memory: pod_request(pod, "memory").value(),
         ..PodAmount::default()
     }
 }
 
 /// Returns the request of the whole pod for a resource, in units.
 pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
-    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
-    amount(pod, name, |c| get(requests(c), name).or_else(|| get(limits(c), name)), get(level, name))
-        .0
+    request_of_containers(pod, name).plus(overhead(pod, name))
 }
 
 /// Whether a container of the pod limits a resource.
@@ -204,7 +207,7 @@ pub(crate) fn has_limit(pod: &Pod, name: &str) -> bool {
 /// Returns the limit of all containers together on a resource that cannot be limited for the whole
 /// pod (`AggregateContainerLimits`); `None` if no container limits it.
 pub(crate) fn pod_limit(pod: &Pod, name: &str) -> Option<Quantity> {
-    has_limit(pod, name).then(|| amount(pod, name, |c| get(limits(c), name), None).0)
+    has_limit(pod, name).then(|| limit_of_pod(pod, name, None).0)
 }
 
 /// Returns the names of all resources that a pod requests or limits.
@@ -299,7 +302,7 @@ pub(crate) fn huge_page_limits(
 /// Returns the limits.
 pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
     let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
-    let of = |name: &'static str| amount(pod, name, |c| get(limits(c), name), get(level, name));
+    let of = |name| limit_of_pod(pod, name, get(level, name));
     let ((cpu, cpu_complete), (memory, memory_complete)) = (of("cpu"), of("memory"));
     PodAmount {
         cpu_milli: cpu.milli_value(),

@@ -16,7 +16,7 @@ use api::k8s::jiff::Timestamp;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::{has_initialized, restarts_after_exit};
 use crate::pods::pod::{ContainerRole, Pod, PodOrigin};
-use crate::pods::resources;
+use crate::pods::{pod_level, resources};
 
 /// Generates the status.
 pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
@@ -63,6 +63,7 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
             phase = "Failed";
         }
     }
+    let resources = pod_level::actual(pod, phase == "Running", input.group, previous);
     let some = |list: Vec<core::ContainerStatus>| (!rejected && !list.is_empty()).then_some(list);
     core::PodStatus {
         phase: Some(phase.to_owned()),
@@ -82,6 +83,8 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
         container_statuses: some(main),
         init_container_statuses: some(init),
         ephemeral_container_statuses: some(ephemeral),
+        resources: (!rejected).then_some(resources),
+        allocated_resources: (!rejected).then(|| pod_level::allocated_requests(pod)),
         ..core::PodStatus::default()
     }
 }

@@ -106,8 +106,13 @@ impl PodActions {
         observed: &ObservedPod,
     ) -> Result<PlanOutcome, SyncError> {
         let before = self.changes;
-        self.prepare(pod)?;
-        let resized = self.resize(pod, observed).await;
+        let resizes = self.pending_resizes(pod, observed);
+        let accepted = self.check_memory(pod, &resizes);
+        self.prepare(pod, accepted.is_ok())?;
+        let resized = match accepted {
+            Ok(()) => self.resize(pod, observed, resizes).await,
+            Err(error) => Err(self.report_failed_resize(pod, error)),
+        };
         let references = objects::references(pod);
         self.node.api.objects.wait_until_read(&references, OBJECTS_WAIT).await;
         let ips = status::pod::pod_ips(&self.node.identity.config.node_ips(), pod, observed);
@@ -143,8 +148,9 @@ impl PodActions {
         })
     }
 
-    /// Creates the directories and the cgroup of a pod.
-    fn prepare(&self, pod: &Pod) -> Result<(), SyncError> {
+    /// Creates the directories of a pod. With `raises_limits`, also creates its cgroup or raises the
+    /// limits of it.
+    fn prepare(&self, pod: &Pod, raises_limits: bool) -> Result<(), SyncError> {
         let dir = self.node.identity.config.pod_dir(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
         let make = || -> std::io::Result<()> {
@@ -160,6 +166,9 @@ impl PodActions {
             error
         };
         make().map_err(|error| report(events::FAILED, SyncError::Directories(error)))?;
+        if !raises_limits {
+            return Ok(());
+        }
         // The pod's limits are raised before those of the containers and lowered after them.
         let raised = self.node.runtime.cgroups.raise(pod, group_limits(&self.node, pod));
         raised

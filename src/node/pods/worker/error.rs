@@ -60,6 +60,9 @@ pub(super) enum ResizeError {
     Stop(#[from] RuntimeError),
     #[error("container {container}: {}", .source.message)]
     Update { container: String, source: RuntimeError },
+    /// Limits of memory below what is used.
+    #[error("cannot decrease memory limits: {}", aggregate(.0))]
+    Memory(Vec<String>),
     /// The limits of the pod's cgroup were not lowered.
     #[error(transparent)]
     Cgroup(#[from] io::Error),

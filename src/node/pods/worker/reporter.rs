@@ -148,6 +148,7 @@ impl Reporter {
                 &desired.pod,
                 &StatusInput {
                     observed: &with_replaced_running(observed, &progress.replaced),
+                    group: self.node.runtime.cgroups.pod_config(&desired.pod),
                     health: &health,
                     waiting: &progress.waiting,
                     previous: &self.previous,

@@ -7,6 +7,7 @@ use sorting::CompactSort as _;
 use super::actions::PodActions;
 use super::actions::group_limits;
 use super::error::ResizeError;
+use crate::cgroups::{GroupUsage, PodGroupConfig};
 use crate::events;
 use crate::pods::observed::{ObservedPod, ObservedState, label};
 use crate::pods::plan::{KillReason, PlannedKill};
@@ -14,6 +15,20 @@ use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 use crate::pods::resize;
 use crate::pods::resources;
 use crate::pods::resources::AllocatedResources;
+
+/// What differs from the allocated resources of a pod.
+pub(super) struct PodResize<'a> {
+    /// Those that free resources come first.
+    containers: Vec<ContainerResize<'a>>,
+    /// The resources of the pod as a whole differ from what its group has.
+    changes_group: bool,
+}
+
+impl PodResize<'_> {
+    fn is_empty(&self) -> bool {
+        self.containers.is_empty() && !self.changes_group
+    }
+}
 
 /// A running container whose resources differ from the allocated ones.
 struct ContainerResize<'a> {
@@ -55,11 +70,11 @@ impl PodActions {
         }
     }
 
-    fn pending_resizes<'a>(
+    pub(super) fn pending_resizes<'a>(
         &mut self,
         pod: &'a Pod,
         observed: &ObservedPod,
-    ) -> Vec<ContainerResize<'a>> {
+    ) -> PodResize<'a> {
         self.allocated.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
         let mut pending = Vec::new();
         for member in pod
@@ -93,7 +108,58 @@ impl PodActions {
             }
         }
         pending.compact_sort_by_key(|p| !p.shrinks());
-        pending
+        let changes_group = pod.spec().resources.is_some()
+            && observed.any_running()
+            && self.node.runtime.cgroups.is_resized(pod, group_limits(&self.node, pod));
+        PodResize { containers: pending, changes_group }
+    }
+
+    /// Refuses to lower limits of memory below what is used, before anything is changed
+    /// (`validateMemoryResizeAction`).
+    ///
+    /// # Errors
+    ///
+    /// The limits that are too low.
+    pub(super) fn check_memory(
+        &self,
+        pod: &Pod,
+        resize: &PodResize<'_>,
+    ) -> Result<(), ResizeError> {
+        let changes_memory = |c: &ContainerResize<'_>| c.from.memory != c.to.memory;
+        if !resize.containers.iter().any(|c| c.restarts() || changes_memory(c)) {
+            return Ok(());
+        }
+        let cgroups = &self.node.runtime.cgroups;
+        let usage = |group: Option<GroupUsage>| group.map(|group| group.usage);
+        let desired = PodGroupConfig::of(pod, group_limits(&self.node, pod)).memory;
+        let of_pod = usage(cgroups.pod_group(pod));
+        let mut errors = Vec::new();
+        if let Some(limit) = desired
+            && is_lowered(cgroups.pod_config(pod).memory, limit)
+            && is_below(limit, of_pod)
+        {
+            errors.push(lowered_too_far("pod", limit, of_pod));
+        }
+        for container in resize.containers.iter().filter(|c| !c.restarts()) {
+            let (from, to) = (container.from.memory, container.to.memory);
+            let is_lowered = to > 0 && is_lowered((from > 0).then_some(from), to);
+            if is_lowered && is_below(to, usage(cgroups.container_group(pod, &container.id))) {
+                // The usage in this text is that of the pod, as in the kubelet's.
+                let name = format!("container {:?}", container.member.name());
+                errors.push(lowered_too_far(&name, to, of_pod));
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(ResizeError::Memory(errors)) }
+    }
+
+    /// Reports a resize that failed, by an event and in the status; returns the error.
+    pub(super) fn report_failed_resize(&self, pod: &Pod, error: ResizeError) -> ResizeError {
+        let text = error.to_string();
+        let message = resize::event_message(pod, "Pod resize error", &text);
+        let events = &self.node.api.events;
+        events.pod_event(pod, EventType::Warning, events::RESIZE_ERROR, message);
+        self.progress.lock().resizing = Some(text);
+        error
     }
 
     /// Updates the containers whose resources differ from the allocated ones, or stops those that
@@ -104,11 +170,11 @@ impl PodActions {
         &mut self,
         pod: &Pod,
         observed: &ObservedPod,
+        resizes: PodResize<'_>,
     ) -> Result<(), ResizeError> {
         let mut failed: Option<ResizeError> = None;
-        let all = self.pending_resizes(pod, observed);
-        let any = !all.is_empty();
-        for pending in all {
+        let any = !resizes.is_empty();
+        for pending in resizes.containers {
             let name = pending.member.name();
             let outcome = if pending.restarts() {
                 let message = format!("Container {name} resize requires restart");
@@ -134,17 +200,7 @@ impl PodActions {
                     self.changes += 1;
                     self.allocated.insert(pending.id, pending.to);
                 }
-                Err(error) => {
-                    let message =
-                        resize::event_message(pod, "Pod resize error", &error.to_string());
-                    self.node.api.events.pod_event(
-                        pod,
-                        EventType::Warning,
-                        events::RESIZE_ERROR,
-                        message,
-                    );
-                    failed = Some(error);
-                }
+                Err(error) => failed = Some(self.report_failed_resize(pod, error)),
             }
         }
         if failed.is_none() {
@@ -163,6 +219,21 @@ impl PodActions {
         self.progress.lock().resizing = failed.as_ref().map(ToString::to_string);
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// Whether a limit of memory is added or becomes smaller.
+fn is_lowered(from: Option<i64>, to: i64) -> bool {
+    from.is_none_or(|from| to < from)
+}
+
+/// Whether as much memory is used as `limit` allows. Without a measurement the kernel decides.
+fn is_below(limit: i64, usage: Option<u64>) -> bool {
+    usage.is_some_and(|usage| usage >= u64::try_from(limit).unwrap_or_default())
+}
+
+fn lowered_too_far(what: &str, limit: i64, usage: Option<u64>) -> String {
+    let usage = usage.unwrap_or_default();
+    format!("attempting to set {what} memory limit ({limit}) below current usage ({usage})")
 }
 
 #[cfg(test)]
@@ -187,5 +258,17 @@ mod tests {
         // Zero means no limit.
         assert!(shrinks(allocated(512, 0, 0), allocated(512, 50_000, 0)));
         assert!(!shrinks(middle, allocated(512, 0, 0)));
+    }
+
+    #[test]
+    fn memory_is_not_lowered_below_its_usage() {
+        assert!(is_lowered(None, 1) && is_lowered(Some(2), 1) && !is_lowered(Some(1), 1));
+        assert!(is_below(10, Some(10)) && !is_below(10, Some(9)) && !is_below(10, None));
+        let one = ResizeError::Memory(vec![lowered_too_far("pod", 10, Some(11))]);
+        assert_eq!(
+            one.to_string(),
+            "cannot decrease memory limits: \
+             attempting to set pod memory limit (10) below current usage (11)"
+        );
     }
 }

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 
+use crate::cgroups::PodGroupConfig;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::ProbeResults;
 use crate::pods::resize::DeferredResize;
@@ -33,6 +34,8 @@ pub(crate) struct PodFailure {
 #[derive(Debug)]
 pub(crate) struct StatusInput<'a> {
     pub(crate) observed: &'a ObservedPod,
+    /// What the pod's group has.
+    pub(crate) group: PodGroupConfig,
     /// Probe results by container id.
     pub(crate) health: &'a HashMap<String, ProbeResults>,
     /// Waiting states by container name.

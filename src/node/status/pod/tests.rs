@@ -4,6 +4,7 @@ use serde_json::json;
 use std::collections::HashMap;
 
 use super::*;
+use crate::cgroups::PodGroupConfig;
 use crate::pods::observed::{ObservedContainer, ObservedSandbox, ObservedState};
 use crate::pods::pod::PodOrigin;
 use crate::pods::pod::tests::pod;
@@ -46,6 +47,7 @@ fn status_of(
         pod,
         &StatusInput {
             observed: &observed,
+            group: PodGroupConfig::default(),
             health: &HashMap::new(),
             waiting: &waiting,
             previous: &core::PodStatus::default(),
@@ -143,6 +145,7 @@ fn a_rejected_pod_has_no_container_statuses() {
     let of_pod = |pod: &Pod, decided, previous: &core::PodStatus, observed: &ObservedPod| {
         let input = StatusInput {
             observed,
+            group: PodGroupConfig::default(),
             health: &HashMap::new(),
             waiting: &HashMap::new(),
             previous,
@@ -181,6 +184,7 @@ fn a_pod_that_ended_before_its_start_has_failed() {
     let of = |spec| {
         let input = StatusInput {
             observed: &ObservedPod::default(),
+            group: PodGroupConfig::default(),
             health: &HashMap::new(),
             waiting: &HashMap::new(),
             previous: &core::PodStatus::default(),
