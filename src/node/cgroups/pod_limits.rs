@@ -112,7 +112,7 @@ mod tests {
         let cgroups = Cgroups::in_folder(mount.path().to_owned());
         let spec = |memory: &str| {
             pod(json!({"containers": [{"name": "a"}],
-                "resources": {"limits": {"cpu": "1", "memory": memory}}}))
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": memory}}}))
         };
         let (small, large) = (spec("1Mi"), spec("2Mi"));
         assert!(!cgroups.is_resized(&small, PodGroupLimits::default()), "there is no group");
