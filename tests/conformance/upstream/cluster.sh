@@ -84,7 +84,8 @@ start_upstream_apiserver() { # etcd's URL, flags...
   server_name=$node_name; export KUBECONFIG=$scratch/$node_name.yaml
   comes_true 60 "upstream's API server" k get --raw /readyz
 }
-# kubeconfig, key of the service accounts, CA for pods, flags...
+# kubeconfig, key of the service accounts, CA for pods, flags...; `controllers` has more flags without
+# their hyphens
 start_upstream_controllers() {
   lasting controller-manager kube-controller-manager --kubeconfig="$1" \
     --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" \
@@ -220,7 +221,8 @@ start_upstream_rest() {
   for name in controllers scheduler proxy "$@"; do
     kubeconfig "$keys/$name.yaml" "$server_url" "$server_ca" "$name"
   done
-  start_upstream_controllers "$keys/controllers.yaml" "$keys/accounts.key" "$server_ca"
+  start_upstream_controllers "$keys/controllers.yaml" "$keys/accounts.key" "$server_ca" \
+    "${controllers[@]/#/--}"
   start_upstream_scheduler "$keys/scheduler.yaml"
   for name; do start_upstream_node "$name" "$keys/$name.yaml" "$keys/proxy.yaml"; done
   on "$1"
