@@ -77,11 +77,7 @@ impl PodActions {
     ) -> PodResize<'a> {
         self.allocated.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
         let mut pending = Vec::new();
-        for member in pod
-            .containers
-            .iter()
-            .filter(|m| matches!(m.role, ContainerRole::Main | ContainerRole::Sidecar))
-        {
+        for member in pod.containers.iter().filter(|m| m.role != ContainerRole::Ephemeral) {
             let Some(container) = observed
                 .active_container(member.name())
                 .filter(|c| c.state == ObservedState::Running)
