@@ -89,6 +89,17 @@ pub(crate) fn field(
     })
 }
 
+/// The limit that a container without one has: that of the pod, else what the node has to allocate
+/// (`defaultPodLimitsForDownwardAPI`).
+fn default_limit(pod: &Pod, name: &str, fields: &FieldContext<'_>) -> Option<Quantity> {
+    let node = fields.allocatable.get(name).copied()?;
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let level = level.and_then(|limits| limits.get(name));
+    let level = level.and_then(|limit| Quantity::parse(&limit.0).ok()).filter(|q| !q.is_zero());
+    let counts = matches!(name, "cpu" | "memory");
+    Some(level.filter(|_| counts).unwrap_or(node))
+}
+
 /// Returns the value of a `resourceFieldRef`, in units of its divisor, rounded up.
 ///
 /// # Errors
@@ -117,7 +128,7 @@ pub(crate) fn resource(
     >| { list.and_then(|l| l.get(name)).and_then(|q| Quantity::parse(&q.0).ok()) };
     let limit = set(resources.and_then(|r| r.limits.as_ref()));
     let value = match list {
-        "limits" => limit.or_else(|| fields.allocatable.get(name).copied()),
+        "limits" => limit.filter(|q| !q.is_zero()).or_else(|| default_limit(pod, name, fields)),
         "requests" => set(resources.and_then(|r| r.requests.as_ref())).or(limit),
         _ => {
             return Err(InvalidPodSpec(format!(
@@ -172,6 +183,17 @@ mod tests {
         assert_eq!(value("limits.cpu", "1m"), "1500");
         assert_eq!(value("requests.memory", "1Mi"), "64");
         assert_eq!(value("limits.ephemeral-storage", "1"), "7");
+        let level =
+            pod(json!({"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}],
+            "resources": {"limits": {"cpu": "2", "memory": "64Mi"}}}));
+        let allocatable =
+            ["cpu", "memory"].map(|name| (name.to_owned(), Quantity::bytes(9 << 30))).into();
+        let fields = FieldContext { allocatable: &allocatable, ..fields };
+        let value = |resource: &str| {
+            let selector = serde_json::from_value(json!({"resource": resource})).unwrap();
+            super::resource(&level, Some(&level.containers[0]), &selector, &fields).unwrap()
+        };
+        assert_eq!((value("limits.cpu"), value("limits.memory")), ("1".into(), "67108864".into()));
         assert_eq!(go_quote("a\"b\n"), "\"a\\\"b\\n\"");
     }
 }
