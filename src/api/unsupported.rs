@@ -79,10 +79,7 @@ const fn is(path: &'static str, value: &'static str) -> Field {
 }
 
 /// The fields of a container, which apply to each of the three lists of containers.
-const CONTAINER: &[Field] = &[
-    set("volumeMounts.*.bindMountOptions"),
-    is("restartPolicyRules.*.action", "RestartAllContainers"),
-];
+const CONTAINER: &[Field] = &[set("volumeMounts.*.bindMountOptions")];
 
 /// The fields of a pod specification, except those of containers.
 const POD: &[Field] = &[
@@ -288,8 +285,7 @@ mod tests {
         let spec = json!({
             "hostUsers": false, "hostNetwork": true, "evictionResponders": [],
             "schedulingGroup": {"podGroupName": "g"},
-            "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}],
-                "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
+            "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "n", "iscsi": {"iqn": "i"}}],
         });
@@ -300,7 +296,6 @@ mod tests {
                 "spec.schedulingGroup",
                 "spec.volumes[2].iscsi",
                 "spec.containers[1].volumeMounts[0].bindMountOptions",
-                "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",
             ]
         );
         let template = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"hostUsers": false}}}}}});

@@ -1,7 +1,12 @@
 //! Plans the next actions for a running pod: a pure function of the desired and the observed state.
 
+pub(crate) mod restart_all;
+
+use api::k8s::api::core::v1 as core;
+
 use crate::pods::observed::{ObservedContainer, ObservedPod, ObservedState};
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
+use restart_all::PlannedReset;
 
 /// The probe results of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) create_sandbox: Option<u32>,
     /// Stop these containers.
     pub(crate) kill: Vec<PlannedKill>,
+    /// Stop and remove these containers one after the other, because all of them start again.
+    pub(crate) reset: Vec<PlannedReset>,
     /// Start these members, in order.
     pub(crate) start: Vec<usize>,
 }
@@ -64,18 +71,25 @@ pub(crate) fn sandbox_problem(pod: &Pod, observed: &ObservedPod) -> Option<&'sta
     None
 }
 
-/// Whether a container that exited with `exit_code` is restarted, by its restart rules, its own
-/// policy, or the pod's.
+/// Returns the first restart rule of a container that matches an exit code.
+fn restart_rule(member: &PodContainer, exit_code: i32) -> Option<&core::ContainerRestartRule> {
+    member.container.restart_policy_rules.iter().flatten().find(|rule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
+            listed == (codes.operator == "In")
+        })
+    })
+}
+
+/// Whether a container that exited with `exit_code` is restarted, alone or with all containers, by
+/// its restart rules, its own policy, or the pod's (`ContainerShouldRestart`).
 pub(crate) fn restarts_after_exit(pod: &Pod, member: &PodContainer, exit_code: i32) -> bool {
     if member.role == ContainerRole::Ephemeral {
         return false;
     }
-    for rule in member.container.restart_policy_rules.iter().flatten() {
-        let Some(codes) = &rule.exit_codes else { continue };
-        let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
-        if listed == (codes.operator == "In") {
-            return rule.action == "Restart";
-        }
+    let rule = restart_rule(member, exit_code);
+    if rule.is_some_and(|rule| ["Restart", restart_all::ACTION].contains(&rule.action.as_str())) {
+        return true;
     }
     let policy = member.container.restart_policy.as_deref().unwrap_or(pod.restart_policy());
     match (member.role, policy) {

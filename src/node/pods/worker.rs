@@ -10,6 +10,7 @@ mod error;
 pub(crate) mod lifecycle_hook;
 mod message;
 mod reporter;
+mod reset;
 mod resize;
 mod resource_admission;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use crate::events;
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::objects;
 use crate::pods::observed::{ObservedPod, ObservedState};
+use crate::pods::plan::restart_all::{is_marked, plan_restart_all};
 use crate::pods::plan::{Plan, plan};
 use crate::pods::pod::Pod;
 use crate::status::pod::PodFailure;
@@ -246,7 +248,12 @@ impl Worker {
         }
     }
 
+    /// Plans the next actions. The status that was reported for `observed` determines whether all
+    /// containers are being restarted.
     fn plan(&self, pod: &Pod, observed: &ObservedPod) -> Plan {
+        if is_marked(&self.reporter.previous) {
+            return plan_restart_all(pod, observed);
+        }
         let health = self.reporter.probes.results();
         plan(pod, observed, |id| health.get(id).copied().unwrap_or_default())
     }

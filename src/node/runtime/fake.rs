@@ -2,6 +2,7 @@
 //! end, in tokio's time.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ struct State {
     away: bool,
     /// Updates of resources fail.
     refuses_updates: bool,
+    /// No sandbox and no container fails to be created or started.
+    is_reliable: bool,
     calls: u64,
     /// Calls that changed something, to compare two runs.
     trace: Vec<String>,
@@ -128,6 +131,7 @@ impl FakeRuntime {
             unhealthy: HashSet::new(),
             away: false,
             refuses_updates: false,
+            is_reliable: false,
             calls: 0,
             trace: Vec::new(),
         };
@@ -154,6 +158,11 @@ impl FakeRuntime {
 
     pub(crate) fn set_refuses_updates(&self, refuses: bool) {
         self.state.lock().refuses_updates = refuses;
+    }
+
+    /// Lets each sandbox and container be created and started.
+    pub(crate) fn set_reliable(&self) {
+        self.state.lock().is_reliable = true;
     }
 
     /// Number of calls so far.
@@ -285,7 +294,7 @@ impl Runtime for FakeRuntime {
     ) -> Result<String, RuntimeError> {
         self.call().await?;
         let mut state = self.state.lock();
-        if state.random.chance(5) {
+        if state.random.chance(5) && !state.is_reliable {
             return Err(error(tonic::Code::Unknown, "no address left"));
         }
         state.next_id += 1;
@@ -355,11 +364,14 @@ impl Runtime for FakeRuntime {
         &self,
         sandbox: &str,
         config: cri::ContainerConfig,
-        _sandbox_config: cri::PodSandboxConfig,
+        sandbox_config: cri::PodSandboxConfig,
     ) -> Result<String, RuntimeError> {
         self.call().await?;
+        // The names of logs have restart counts, which outlive the container.
+        let log = Path::new(&sandbox_config.log_directory).join(&config.log_path);
+        let _ = std::fs::write(&log, "");
         let mut state = self.state.lock();
-        if state.random.chance(3) {
+        if state.random.chance(3) && !state.is_reliable {
             return Err(error(tonic::Code::Unknown, "no space left on device"));
         }
         state.next_id += 1;
@@ -373,6 +385,7 @@ impl Runtime for FakeRuntime {
             image: config.image,
             labels: config.labels,
             annotations: config.annotations,
+            log_path: log.display().to_string(),
             ..cri::ContainerStatus::default()
         };
         Self::note(&mut state, format!("create {name} {id}"));
@@ -384,7 +397,7 @@ impl Runtime for FakeRuntime {
         self.call().await?;
         let (behaviour, ends_at_once) = {
             let mut state = self.state.lock();
-            if state.random.chance(3) {
+            if state.random.chance(3) && !state.is_reliable {
                 return Err(error(tonic::Code::Unknown, "exec format error"));
             }
             let container = state.containers.iter().find(|c| c.status.id == id);

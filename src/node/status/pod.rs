@@ -14,23 +14,27 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 
 use crate::pods::observed::ObservedPod;
-use crate::pods::plan::{has_initialized, restarts_after_exit};
-use crate::pods::pod::{ContainerRole, Pod, PodOrigin};
+use crate::pods::plan::{has_initialized, restart_all, restarts_after_exit};
+use crate::pods::pod::{ContainerRole, Pod, PodContainer, PodOrigin};
 use crate::pods::{pod_level, resources};
 
 /// Generates the status.
 pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
-    let mut main = containers::statuses(pod, input, |r| r == ContainerRole::Main);
-    let mut init = containers::statuses(pod, input, |r| {
+    let restarting =
+        !input.terminal && restart_all::is_required(pod, input.observed, input.previous);
+    let mut main = containers::statuses(pod, input, restarting, |r| r == ContainerRole::Main);
+    let mut init = containers::statuses(pod, input, restarting, |r| {
         matches!(r, ContainerRole::Init | ContainerRole::Sidecar)
     });
-    let ephemeral = containers::statuses(pod, input, |r| r == ContainerRole::Ephemeral);
+    let ephemeral = containers::statuses(pod, input, restarting, |r| r == ContainerRole::Ephemeral);
     let all: Vec<core::ContainerStatus> = main.iter().chain(&init).cloned().collect();
     let previous = input.previous;
     let api = pod.api_status();
     let initialized = has_initialized(pod, input.observed);
-    let mut phase = phase(pod, &all, input.terminal, initialized);
+    let marked = restarting && restart_all::is_marked(previous);
+    let mut phase = phase(pod, &all, input.terminal, initialized, marked);
     let over = |p: &str| matches!(p, "Succeeded" | "Failed");
+    let restarting = restarting && !over(phase);
     let earlier = [api.and_then(|s| s.phase.as_deref()), previous.phase.as_deref()];
     let [of_api, reported] = earlier;
     match earlier.into_iter().flatten().find(|p| over(p)) {
@@ -56,7 +60,7 @@ pub(crate) fn generate(pod: &Pod, input: &StatusInput<'_>) -> core::PodStatus {
     let rejected = is_rejected(pod, input);
     let ips = addresses(pod, input);
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
-    let conditions = conditions::conditions(pod, input, &all, phase);
+    let conditions = conditions::conditions(pod, input, &all, phase, restarting);
     if input.terminal {
         containers::complete(pod, &mut main, &mut init);
         if pod.origin == PodOrigin::Api && !over(phase) {
@@ -136,13 +140,21 @@ fn order_addresses(ips: &mut Vec<String>, node_ips: &[IpAddr]) {
     *ips = first.into_iter().chain(second).collect();
 }
 
-/// Returns the phase by the rules of the kubelet's `getPhase`.
+/// Returns the phase by the rules of the kubelet's `getPhase`. `marked`: the previous status says
+/// that all containers are being restarted. Unlike upstream's, it may be generated between the stop
+/// of a container and its removal, and the exit of such a container does not end the pod.
 fn phase(
     pod: &Pod,
     all: &[core::ContainerStatus],
     terminal: bool,
     initialized: bool,
+    marked: bool,
 ) -> &'static str {
+    let restarts = |member: &PodContainer, ended: &core::ContainerStateTerminated| {
+        marked
+            || ended.reason.as_deref() == Some(containers::RESTARTING_ALL)
+            || restarts_after_exit(pod, member, ended.exit_code)
+    };
     let (mut pending_init, mut pending_sidecar, mut init_failed) = (0, 0, 0);
     let (mut unknown, mut running, mut waiting) = (0, 0, 0);
     let (mut stopped, mut stopped_for_good, mut succeeded) = (0, 0, 0);
@@ -153,12 +165,11 @@ fn phase(
         let is_running = state.is_some_and(|s| s.running.is_some());
         let ended = state.and_then(|s| s.terminated.as_ref());
         let is_waiting = state.is_some_and(|s| s.waiting.is_some());
-        let code = ended.or(if is_waiting { last } else { None }).map(|t| t.exit_code);
+        let exit = ended.or(if is_waiting { last } else { None });
         match member.role {
-            ContainerRole::Init => match code {
-                Some(0) if ended.is_some() => {}
-                Some(0) => {}
-                Some(code) => init_failed += i32::from(!restarts_after_exit(pod, member, code)),
+            ContainerRole::Init => match exit {
+                Some(exit) if exit.exit_code == 0 => {}
+                Some(exit) => init_failed += i32::from(!restarts(member, exit)),
                 None => pending_init += 1,
             },
             ContainerRole::Sidecar if is_running => {
@@ -171,11 +182,11 @@ fn phase(
                 if is_waiting { waiting += 1 } else { unknown += 1 }
             }
             _ if is_running => running += 1,
-            _ => match code {
-                Some(code) => {
+            _ => match exit {
+                Some(exit) => {
                     stopped += 1;
-                    stopped_for_good += i32::from(!restarts_after_exit(pod, member, code));
-                    succeeded += i32::from(code == 0 && ended.is_some());
+                    stopped_for_good += i32::from(!restarts(member, exit));
+                    succeeded += i32::from(exit.exit_code == 0 && ended.is_some());
                 }
                 None if is_waiting => waiting += 1,
                 None => unknown += 1,

@@ -175,7 +175,7 @@ impl PodActions {
             .map_err(|error| report(events::FAILED_CREATE_POD_CONTAINER, SyncError::Cgroup(error)))
     }
 
-    /// Executes the steps of a plan after the volumes: stops, the sandbox, kills, starts.
+    /// Executes the steps of a plan after the volumes: stops, the sandbox, kills, removals, starts.
     async fn execute(
         &mut self,
         pod: &Arc<Pod>,
@@ -214,6 +214,9 @@ impl PodActions {
             newest = Some(observe_pod(&self.node, pod).await?);
         }
         let observed = newest.as_ref().unwrap_or(observed);
+        if !self.reset(pod, &next.reset, observed).await? {
+            return Ok(());
+        }
         let Some(sandbox) = sandbox else { return Ok(()) };
         self.start_containers(pod, &next.start, &sandbox, observed, volumes).await
     }

@@ -5,6 +5,8 @@
 //! random_pods` makes a long one, and `KUBE_LITE_SIMULATED_SEED=N` sets the first seed, for example
 //! to repeat a failed one.
 
+mod restart_all;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -236,6 +238,30 @@ fn random_pod(random: &mut Random) -> (Value, Vec<(String, Behaviour)>) {
     (spec, behaviours)
 }
 
+/// Gives some pods rules that restart all of their containers. Exits of sidecars and main containers
+/// match only if a disturbance causes them: there is no back-off between such restarts.
+fn add_restart_rules(random: &mut Random, spec: &mut Value) {
+    if !random.chance(30) {
+        return;
+    }
+    for (list, policies) in [("initContainers", 2), ("containers", 3)] {
+        for container in spec[list].as_array_mut().unwrap() {
+            if !random.chance(50) {
+                continue;
+            }
+            let is_init = list == "initContainers" && container["restartPolicy"].is_null();
+            let codes = if is_init { json!([1, 42]) } else { json!([42]) };
+            if container["restartPolicy"].is_null() {
+                // An init container with `Always` would be a sidecar.
+                let policy = ["Never", "OnFailure", "Always"][random.below(policies) as usize];
+                container["restartPolicy"] = json!(policy);
+            }
+            container["restartPolicyRules"] = json!([{"action": "RestartAllContainers",
+                "exitCodes": {"operator": "In", "values": codes}}]);
+        }
+    }
+}
+
 /// Disturbs a pod in a random way.
 fn disturb(simulation: &Simulation, random: &mut Random, names: &[String]) {
     let name = &names[random.below(names.len() as u64) as usize];
@@ -248,7 +274,7 @@ fn disturb(simulation: &Simulation, random: &mut Random, names: &[String]) {
                 runtime.set_healthy(&format!("{kind} {name}"), true);
             }
         }),
-        6 => runtime.end(name, random.below(2) as i32),
+        6 => runtime.end(name, [0, 1, 42][random.below(3) as usize]),
         7 => runtime.lose_sandbox(),
         8 => runtime.set_refuses_updates(random.chance(50)),
         9 => runtime.set_away(true),
@@ -299,7 +325,8 @@ fn simulate(folder: &Path, seed: u64) -> Outcome {
     seed_randomness(Some(seed));
     on_paused_clock(async {
         let mut random = Random::new(seed ^ 0xf00d);
-        let (spec, behaviours) = random_pod(&mut random);
+        let (mut spec, behaviours) = random_pod(&mut random);
+        add_restart_rules(&mut Random::new(seed ^ 0xa11), &mut spec);
         let pod = static_pod(&format!("p{seed}"), &spec);
         let simulation = Simulation::start(folder, seed, pod).await;
         for (name, behaviour) in &behaviours {

@@ -299,7 +299,8 @@ impl PodActions {
         Ok(())
     }
 
-    async fn remove_container(
+    /// Removes a container from the runtime, and the link to its log.
+    pub(super) async fn remove_container(
         &self,
         pod: &Pod,
         container: &ObservedContainer,

@@ -1,12 +1,12 @@
 //! The conditions of the node: PodReadyToStartContainers, Initialized, Ready, ContainersReady,
-//! PodScheduled.
+//! PodScheduled, AllContainersRestarting.
 
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::input::StatusInput;
 use crate::pods::condition_types;
-use crate::pods::plan::sandbox_problem;
+use crate::pods::plan::{restart_all, sandbox_problem};
 use crate::pods::pod::{ContainerRole, Pod};
 
 struct ConditionValue {
@@ -30,12 +30,14 @@ fn list(names: &[&str]) -> String {
     format!("[{}]", names.join(" "))
 }
 
-/// Returns the conditions of the node after those of other writers.
+/// Returns the conditions of the node after those of other writers. `restarting`: all containers
+/// are being restarted.
 pub(super) fn conditions(
     pod: &Pod,
     input: &StatusInput<'_>,
     all: &[core::ContainerStatus],
     phase: &str,
+    restarting: bool,
 ) -> Vec<core::PodCondition> {
     let foreign = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
     let mut out: Vec<core::PodCondition> =
@@ -75,12 +77,42 @@ pub(super) fn conditions(
     let ready_containers = containers_ready(pod, all, phase);
     let ready =
         if ready_containers.status { gates(pod, &out) } else { containers_ready(pod, all, phase) };
-    let verdicts =
-        [sandbox, initialized(pod, all, phase), ready, ready_containers, ConditionValue::yes()];
+    let verdicts = [
+        sandbox,
+        initialized(pod, input, all, phase),
+        ready,
+        ready_containers,
+        ConditionValue::yes(),
+    ];
     for (type_, verdict) in condition_types::NODE_OWNED.into_iter().zip(verdicts) {
         out.push(condition(pod, input, type_, verdict));
     }
+    if restart_all::has_rule(pod) {
+        let value = all_restarting(pod, input, phase, restarting);
+        out.push(condition(pod, input, condition_types::ALL_CONTAINERS_RESTARTING, value));
+    }
     out
+}
+
+/// The condition of a pod with a rule that restarts all containers: true from the exit that matches
+/// until all containers are removed (`GenerateAllContainersRestartingCondition`).
+fn all_restarting(
+    pod: &Pod,
+    input: &StatusInput<'_>,
+    phase: &str,
+    restarting: bool,
+) -> ConditionValue {
+    if let Some(end) = end(phase) {
+        return end;
+    }
+    if !restarting || restart_all::is_cleaned_up(pod, input.observed) {
+        return ConditionValue { status: false, reason: None, message: String::new() };
+    }
+    ConditionValue {
+        status: true,
+        reason: Some("RestartAllContainersStarted"),
+        message: "container exited with restart policy rule".to_owned(),
+    }
 }
 
 fn condition(
@@ -170,7 +202,12 @@ fn gates(pod: &Pod, conditions: &[core::PodCondition]) -> ConditionValue {
     }
 }
 
-fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> ConditionValue {
+fn initialized(
+    pod: &Pod,
+    input: &StatusInput<'_>,
+    all: &[core::ContainerStatus],
+    phase: &str,
+) -> ConditionValue {
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for member in pod
         .containers
@@ -195,7 +232,9 @@ fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Conditi
             message: String::new(),
         };
     }
-    // Once a main container has run, the pod stays initialized, whatever its sidecars do.
+    // A pod stays initialized, whatever its sidecars do and when its init containers run again.
+    let mut before = input.previous.conditions.iter().flatten();
+    let was = before.any(|c| c.type_ == "Initialized" && c.status == "True");
     let ran = pod.with_role(ContainerRole::Main).any(|m| {
         all.iter().any(|s| {
             s.name == m.name()
@@ -203,7 +242,7 @@ fn initialized(pod: &Pod, all: &[core::ContainerStatus], phase: &str) -> Conditi
                     || s.last_state.as_ref().is_some_and(|s| s.terminated.is_some()))
         })
     });
-    if ran {
+    if was || ran {
         return ConditionValue::yes();
     }
     let mut messages = Vec::new();

@@ -25,14 +25,19 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
+/// The reason of the states of a container that was removed because all containers restart.
+pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
+
 /// Returns the statuses of the members with a role that `wanted` accepts, in the order of the
-/// specification.
+/// specification. `restarting`: all containers are being restarted.
 pub(super) fn statuses(
     pod: &Pod,
     input: &StatusInput<'_>,
+    restarting: bool,
     wanted: impl Fn(ContainerRole) -> bool,
 ) -> Vec<core::ContainerStatus> {
-    pod.containers.iter().filter(|m| wanted(m.role)).map(|m| status(pod, m, input)).collect()
+    let members = pod.containers.iter().filter(|m| wanted(m.role));
+    members.map(|m| status(pod, m, input, restarting)).collect()
 }
 
 fn previous<'a>(
@@ -48,12 +53,18 @@ fn previous<'a>(
     list.iter().flatten().find(|s| s.name == member.name())
 }
 
-fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::ContainerStatus {
+fn status(
+    pod: &Pod,
+    member: &PodContainer,
+    input: &StatusInput<'_>,
+    restarting: bool,
+) -> core::ContainerStatus {
     let old = previous(input, member);
     let mut instances = input.observed.containers.iter().filter(|c| c.name == member.name());
     let newest = instances.next();
     let mut out = match newest {
         Some(container) => converted(container, input),
+        None if restarting => removed(pod, member, old),
         None => absent(pod, member, old),
     };
     if newest.is_some() {
@@ -62,11 +73,12 @@ fn status(pod: &Pod, member: &PodContainer, input: &StatusInput<'_>) -> core::Co
             Some(before) => converted(before, input).state,
             None => last_of(old, out.container_id.as_deref()),
         };
-        out.restart_count = out.restart_count.max(old.map_or(0, |o| o.restart_count));
+        out.restart_count = out.restart_count.max(old.map_or(0, |o| count_before(o, &out)));
     }
     out.last_state.get_or_insert_default();
     let done = newest.is_some_and(|c| c.state == ObservedState::Exited && c.exit_code == 0);
     let lost_init = newest.is_none()
+        && !restarting
         && member.role == ContainerRole::Init
         && has_initialized(pod, input.observed);
     if lost_init && out.state.as_ref().is_some_and(|s| s.waiting.is_some()) {
@@ -167,6 +179,15 @@ fn last_of(old: Option<&core::ContainerStatus>, id: Option<&str>) -> Option<core
     }
 }
 
+/// Returns the lowest restart count of a container that follows its previous status `old`. A new
+/// instance of an ended container counts, also if the runtime has no record of the one before.
+fn count_before(old: &core::ContainerStatus, new: &core::ContainerStatus) -> i32 {
+    let runs = new.state.as_ref().is_some_and(|s| s.running.is_some());
+    let ended = old.state.as_ref().is_some_and(|s| s.terminated.is_some());
+    let follows = runs && ended && old.container_id != new.container_id;
+    old.restart_count.saturating_add(i32::from(follows))
+}
+
 fn converted(container: &ObservedContainer, input: &StatusInput<'_>) -> core::ContainerStatus {
     let id = format!("{}://{}", input.runtime_name, container.id);
     let at = |t| time(t).or(Some(Time(api::k8s::jiff::Timestamp::UNIX_EPOCH)));
@@ -245,6 +266,31 @@ fn absent(
             out.restart_count += 1;
         }
     }
+    out
+}
+
+/// The status of a container that the runtime does not have while all containers are being
+/// restarted: it was removed, or it had not started.
+fn removed(
+    pod: &Pod,
+    member: &PodContainer,
+    old: Option<&core::ContainerStatus>,
+) -> core::ContainerStatus {
+    let mut out = absent(pod, member, old);
+    let has_run =
+        |o: &&core::ContainerStatus| o.state.as_ref().is_some_and(|s| s.waiting.is_none());
+    let Some(old) = old.filter(|o| has_run(o) && member.role != ContainerRole::Ephemeral) else {
+        return out;
+    };
+    let message = "The container is removed because RestartAllContainers in place".to_owned();
+    out.state = Some(waiting(RESTARTING_ALL, Some(message.clone())));
+    out.last_state = Some(terminated(core::ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some(RESTARTING_ALL.to_owned()),
+        message: Some(message),
+        ..Default::default()
+    }));
+    out.restart_count = old.restart_count.saturating_add(1);
     out
 }
 
