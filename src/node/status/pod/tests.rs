@@ -1,5 +1,7 @@
 //! Phases, conditions and container states of typical pods.
 
+mod restart_all;
+
 use serde_json::json;
 use std::collections::HashMap;
 
