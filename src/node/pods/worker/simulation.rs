@@ -238,8 +238,8 @@ fn random_pod(random: &mut Random) -> (Value, Vec<(String, Behaviour)>) {
     (spec, behaviours)
 }
 
-/// Gives some pods rules that restart all of their containers. Exits of sidecars and main containers
-/// match only if a disturbance causes them: there is no back-off between such restarts.
+/// Gives some pods rules that restart all of their containers. Exits of sidecars and main
+/// containers match only if a disturbance causes them: there is no back-off between such restarts.
 fn add_restart_rules(random: &mut Random, spec: &mut Value) {
     if !random.chance(30) {
         return;

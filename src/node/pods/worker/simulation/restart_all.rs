@@ -145,8 +145,8 @@ async fn run_until(
     }
 }
 
-/// Ends the agent `after` the exit of `source`. The status is known to the next process if `is_api`:
-/// that of a static pod is not.
+/// Ends the agent `after` the exit of `source`. The status is known to the next process if
+/// `is_api`: that of a static pod is not.
 fn restart_agent(after: Duration, is_api: bool) -> PodStatus {
     let folder = tempfile::tempdir().unwrap();
     on_paused_clock(async {
