@@ -1,9 +1,10 @@
 //! Volumes on a disk, without loop devices. Block volumes need no program of the machine.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use api::local_driver::SIZE_UNIT;
+use api::local_driver::{SIZE_UNIT, VolumeMode};
 
+use super::room::fits;
 use super::*;
 
 fn block(size: u64, source: Option<ContentSource>) -> VolumeRequest {
