@@ -40,19 +40,41 @@ pub(super) struct Mount {
     root: String,
     pub(super) point: PathBuf,
     pub(super) is_shared: bool,
+    file_system: FileSystem,
+}
+
+/// A mounted file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileSystem {
+    /// Its type, such as `ext4`.
+    pub(crate) fs_type: String,
+    /// What was mounted, such as the path of a device.
+    pub(crate) source: PathBuf,
+    /// The options of all its mounts, separated by commas.
+    pub(crate) options: String,
 }
 
 impl Mount {
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ');
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ');
         let id = fields.next()?.parse().ok()?;
         let parent = fields.next()?.parse().ok()?;
-        let (device, root) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+        let (device, root) = (fields.next()?.to_owned(), unescape(fields.next()?));
         let point = PathBuf::from(unescape(fields.next()?));
-        // After the options of the mount, optional fields follow up to a dash.
-        let mut optional = fields.skip(1).take_while(|field| *field != "-");
-        let is_shared = optional.any(|field| field.starts_with("shared:"));
-        Some(Self { id, parent, device, root, point, is_shared })
+        // After the options of the mount, optional fields follow.
+        let is_shared = fields.skip(1).any(|field| field.starts_with("shared:"));
+        let file_system = FileSystem::parse(file_system)?;
+        Some(Self { id, parent, device, root, point, is_shared, file_system })
+    }
+}
+
+impl FileSystem {
+    /// Parses the end of a line, after the dash.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split(' ');
+        let (fs_type, source) = (fields.next()?.to_owned(), unescape(fields.next()?).into());
+        Some(Self { fs_type, source, options: fields.next()?.to_owned() })
     }
 }
 
@@ -106,8 +128,53 @@ pub(crate) fn of_device(device: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 fn number(device: &Path) -> io::Result<String> {
-    let number = std::fs::metadata(device)?.rdev();
-    Ok(format!("{}:{}", major(number), minor(number)))
+    Ok(number_text(std::fs::metadata(device)?.rdev()))
+}
+
+fn number_text(number: u64) -> String {
+    format!("{}:{}", major(number), minor(number))
+}
+
+/// The file system that contains a directory; `None` for one whose directories have other devices
+/// than its mounts, such as Btrfs.
+pub(crate) fn file_system(directory: &Path) -> io::Result<Option<FileSystem>> {
+    let number = number_text(std::fs::metadata(directory)?.dev());
+    let mut mounts = table()?.into_iter().filter(|mount| mount.device == number);
+    Ok(mounts.next().map(|mount| mount.file_system))
+}
+
+/// A path of the block device with the file system of a directory.
+pub(crate) fn device_of(directory: &Path) -> io::Result<PathBuf> {
+    let number = std::fs::metadata(directory)?.dev();
+    // What was mounted may be a name that does not exist, such as `/dev/root`.
+    let mounted = file_system(directory)?.map(|file_system| file_system.source);
+    let by_number = PathBuf::from(format!("/dev/block/{}", number_text(number)));
+    let is_it = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.rdev() == number);
+    mounted.into_iter().chain([by_number]).find(is_it).ok_or_else(|| {
+        let path = directory.display();
+        io::Error::other(format!("no path leads to the device with the file system of {path}"))
+    })
+}
+
+/// Whether a directory, or one below it, is mounted on a further directory.
+pub(crate) fn is_bound(directory: &Path) -> io::Result<bool> {
+    let metadata = match std::fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?,
+    };
+    Ok(is_bound_in(&table()?, &number_text(metadata.dev()), &directory.canonicalize()?))
+}
+
+fn is_bound_in(table: &[Mount], number: &str, directory: &Path) -> bool {
+    let of_device = || table.iter().filter(|mount| mount.device == number);
+    // The last one of several mounts on a directory hides the others.
+    let above = of_device().filter(|mount| directory.starts_with(&mount.point));
+    let Some(above) = above.max_by_key(|mount| mount.point.components().count()) else {
+        return false;
+    };
+    let below = directory.strip_prefix(&above.point).unwrap_or(directory);
+    let root = Path::new(&above.root).join(below);
+    of_device().any(|mount| Path::new(&mount.root).starts_with(&root))
 }
 
 fn point_of_device(table: &[Mount], number: &str) -> Option<PathBuf> {
@@ -169,6 +236,37 @@ mod tests {
         let point = point_of_device(&table, "7:0");
         assert_eq!(point, Some(PathBuf::from("/pods/a/volumes/x/with space")));
         assert_eq!(point_of_device(&table, "7:1"), None);
+    }
+
+    #[test]
+    fn a_directory_that_is_mounted_elsewhere_is_bound() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n\
+            23 22 8:2 /sub /srv rw shared:7 - xfs /dev/sda2 rw,prjquota\n\
+            24 22 8:2 /sub/pvc-a/data /pods/a rw shared:7 - xfs /dev/sda2 rw,prjquota\n\
+            25 22 8:2 /sub/pvc-b/data/in\\040it /pods/b rw - xfs /dev/sda2 rw,prjquota\n\
+            26 22 8:1 /sub/pvc-c/data /pods/c rw - ext4 /dev/sda1 rw\n";
+        let table: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
+        let is_bound = |path: &str| is_bound_in(&table, "8:2", Path::new(path));
+        assert!(is_bound("/srv/pvc-a/data"));
+        assert!(is_bound("/srv/pvc-b/data"), "a part of it is mounted");
+        assert!(!is_bound("/srv/pvc-b/dat"), "names are compared as a whole");
+        assert!(!is_bound("/srv/pvc-c/data"), "the path of another file system");
+        assert!(!is_bound_in(&table, "8:3", Path::new("/srv/pvc-a/data")));
+        let home = tempfile::tempdir().unwrap();
+        assert!(!super::is_bound(home.path()).unwrap());
+        assert!(!super::is_bound(&home.path().join("missing")).unwrap());
+    }
+
+    #[test]
+    fn a_line_has_the_file_system_and_its_options() {
+        let line = "23 22 8:2 / /srv rw,noatime master:1 - ext4 /dev/disk/by\\040name rw,prjquota";
+        let mount = Mount::parse(line).unwrap();
+        let (source, options) = ("/dev/disk/by name".into(), "rw,prjquota".to_owned());
+        assert_eq!(mount.file_system, FileSystem { fs_type: "ext4".into(), source, options });
+        assert!(!mount.is_shared);
+        assert_eq!(Mount::parse("23 22 8:2 / /srv rw"), None);
+        let proc = file_system(Path::new("/proc")).unwrap().unwrap();
+        assert_eq!(proc.fs_type, "proc");
     }
 
     /// Otherwise the files of volumes mounted below it would be removed with a pod's directory.
