@@ -21,6 +21,8 @@ pub enum VolumeMode {
     /// A sparse file behind a loop device.
     #[default]
     Loop,
+    /// A directory with a project quota of the node's file system.
+    Quota,
 }
 
 /// The file system of a volume.
@@ -72,7 +74,7 @@ pub struct VolumeRequest {
     /// How the volume is stored.
     #[serde(default)]
     pub mode: VolumeMode,
-    /// The file system; `None` for a block volume.
+    /// The file system; `None` for a block volume and for a directory.
     pub fs_type: Option<FsType>,
     /// What the volume contains; empty without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,5 +153,7 @@ mod tests {
             r#"{"size":1,"mode":"loop","fsType":"xfs","source":{"snapshot":"snapshot-a"}}"#;
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<VolumeRequest>(&text).unwrap(), request);
+        let quota: VolumeRequest = serde_json::from_str(r#"{"size":1,"mode":"quota"}"#).unwrap();
+        assert_eq!((quota.mode, quota.fs_type), (VolumeMode::Quota, None));
     }
 }

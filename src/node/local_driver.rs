@@ -8,6 +8,7 @@ pub(crate) mod error;
 mod file_system;
 mod loop_device;
 mod node_service;
+mod quota;
 pub(crate) mod requests;
 pub(crate) mod store;
 mod sys;
@@ -21,6 +22,7 @@ use tokio::sync::Notify;
 
 use crate::csi::locks::OperationLocks;
 use error::LocalDriverError;
+use quota::KernelQuotas;
 use requests::RunningRequests;
 use store::Store;
 
@@ -42,7 +44,7 @@ impl LocalDriver {
     pub(crate) fn new(node_name: &str, storage: &Path, tasks: &Tasks) -> Arc<Self> {
         Arc::new(Self {
             node_name: node_name.to_owned(),
-            store: Arc::new(Store::new(storage.join(DRIVER))),
+            store: Arc::new(Store::new(storage.join(DRIVER), Box::new(KernelQuotas))),
             locks: OperationLocks::default(),
             requests: RunningRequests::default(),
             unstaged: Notify::new(),

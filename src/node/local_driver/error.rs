@@ -27,6 +27,18 @@ pub(crate) enum LocalDriverError {
          {directory:?}, of which the other volumes may still take {promised}"
     )]
     NoRoom { requested: u64, available: u64, promised: u64, directory: PathBuf },
+    #[error(
+        "mode quota needs ext4 (made with mkfs.ext4 -O project,quota) or XFS, mounted with the \
+         option prjquota; {directory:?} is on {found}"
+    )]
+    NoQuota { directory: PathBuf, found: String },
+    #[error("all project ids of volumes are in use: delete volumes of mode quota of this node")]
+    NoProject,
+    #[error(
+        "volume {0} has the mode quota: snapshots and copies of it are not supported, because a \
+         directory cannot be copied at one moment"
+    )]
+    NoCopy(String),
     #[error("volume {0} is in use on this node; it is deleted once no pod uses it")]
     InUse(String),
     #[error(
@@ -63,9 +75,11 @@ impl LocalDriverError {
     /// The answer of the kubelet API.
     pub(crate) fn status(&self) -> Status {
         let (code, reason) = match self {
-            Self::Name(_) | Self::Size(_) | Self::Request(_) | Self::OtherKind(_) => {
-                (400, "BadRequest")
-            }
+            Self::Name(_)
+            | Self::Size(_)
+            | Self::Request(_)
+            | Self::OtherKind(_)
+            | Self::NoCopy(_) => (400, "BadRequest"),
             Self::NotFound { .. } => (404, "NotFound"),
             Self::Conflict { .. } => (409, "Conflict"),
             Self::NoRoom { .. } => (507, NO_ROOM),
@@ -73,9 +87,12 @@ impl LocalDriverError {
                 (503, "ServiceUnavailable")
             }
             Self::InProgress(_) => (503, IN_PROGRESS),
-            Self::Program { .. } | Self::Failed { .. } | Self::Io { .. } | Self::Other(_) => {
-                (500, "InternalError")
-            }
+            Self::Program { .. }
+            | Self::Failed { .. }
+            | Self::NoQuota { .. }
+            | Self::NoProject
+            | Self::Io { .. }
+            | Self::Other(_) => (500, "InternalError"),
         };
         Status::failure(code, reason, self.to_string())
     }

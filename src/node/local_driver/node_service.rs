@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use api::local_driver::is_name;
+use api::local_driver::{VolumeMode, is_name};
 use proto::csi::v1 as csi;
 use proto::csi::v1::node_service_capability::{Rpc, Type as CapabilityType, rpc};
 use proto::csi::v1::volume_capability::AccessType;
@@ -15,7 +15,7 @@ use proto::csi::v1::volume_usage::Unit;
 use tonic::Code;
 
 use super::error::LocalDriverError;
-use super::store::{Store, StoredKind};
+use super::store::{LocalVolume, Store, StoredKind};
 use super::{LocalDriver, file_system, loop_device};
 use crate::csi::driver_client::RpcError;
 use crate::volumes::{device, mounts};
@@ -83,6 +83,7 @@ impl LocalDriver {
         let handle = name.clone();
         let unstage = move |store: &Store| {
             mounts::unmount_below(Path::new(&request.staging_target_path))?;
+            // A directory has no loop device.
             loop_device::detach(&store.disk(StoredKind::Volume, &handle))
         };
         self.on_volume(&name, unstage).await?;
@@ -147,17 +148,21 @@ fn mount_options(capability: Option<&csi::VolumeCapability>) -> Option<&[String]
     }
 }
 
-/// Attaches a loop device, and mounts it if the volume has a file system.
+/// Attaches a loop device, and mounts it if the volume has a file system; binds a directory.
 fn stage(store: &Store, request: &csi::NodeStageVolumeRequest) -> Result<(), LocalDriverError> {
     let name = &request.volume_id;
     let record = store.load(StoredKind::Volume, name)?;
     let options = mount_options(request.volume_capability.as_ref());
-    if options.is_some() != record.fs_type.is_some() {
+    if options.is_none() != record.is_block() {
         return Err(LocalDriverError::Request(format!(
             "volume {name} and its PersistentVolume differ in volumeMode"
         )));
     }
     store.apply_size(name, &record)?;
+    if record.mode == VolumeMode::Quota {
+        let staging = Path::new(&request.staging_target_path);
+        return stage_directory(store, name, record, staging, options.unwrap_or_default());
+    }
     let disk = store.disk(StoredKind::Volume, name);
     let device = loop_device::attach(&disk)?;
     let Some(options) = options else { return Ok(()) };
@@ -167,6 +172,37 @@ fn stage(store: &Store, request: &csi::NodeStageVolumeRequest) -> Result<(), Loc
         loop_device::detach(&disk)?;
     }
     staged
+}
+
+/// Binds the directory of a volume with a quota to its staging path.
+fn stage_directory(
+    store: &Store,
+    name: &str,
+    mut record: LocalVolume,
+    staging: &Path,
+    options: &[String],
+) -> Result<(), LocalDriverError> {
+    if !options.is_empty() {
+        return Err(LocalDriverError::Request(format!(
+            "mountOptions of volume {name} are not supported with mode quota: the file system is \
+             the node's"
+        )));
+    }
+    if !mounts::is_mount_point(staging)? {
+        std::fs::create_dir_all(staging).map_err(LocalDriverError::io("create", staging))?;
+        mounts::bind(&store.data(name), staging)?;
+    }
+    if record.is_new {
+        let_everyone_write(staging)?;
+        record.is_new = false;
+        store.save(name, &record)?;
+    }
+    Ok(())
+}
+
+fn let_everyone_write(staging: &Path) -> Result<(), LocalDriverError> {
+    let set = std::fs::set_permissions(staging, Permissions::from_mode(ROOT_MODE));
+    set.map_err(LocalDriverError::io("set the permissions of", staging))
 }
 
 fn mount_staged(
@@ -191,8 +227,7 @@ fn mount_staged(
             file_system::enlarge(fs_type, device, staging)?;
         }
         if record.is_new {
-            std::fs::set_permissions(staging, Permissions::from_mode(ROOT_MODE))
-                .map_err(LocalDriverError::io("set the permissions of", staging))?;
+            let_everyone_write(staging)?;
         }
         (record.is_new, record.must_grow) = (false, false);
         store.save(name, &record)?;
@@ -266,7 +301,8 @@ fn usage(path: &Path) -> Result<Vec<csi::VolumeUsage>, LocalDriverError> {
     ])
 }
 
-/// Gives the loop device and the mounted file system the size of the file; returns it in bytes.
+/// Gives the loop device and the mounted file system the size of the file, or the directory its
+/// limit; returns the size in bytes.
 fn expand(store: &Store, request: &csi::NodeExpandVolumeRequest) -> Result<i64, LocalDriverError> {
     let name = &request.volume_id;
     let mut record = store.load(StoredKind::Volume, name)?;
@@ -276,6 +312,10 @@ fn expand(store: &Store, request: &csi::NodeExpandVolumeRequest) -> Result<i64, 
         return Err(LocalDriverError::Size(required));
     }
     store.apply_size(name, &record)?;
+    let size = i64::try_from(record.size).unwrap_or_default();
+    if record.mode == VolumeMode::Quota {
+        return Ok(size);
+    }
     let disk = store.disk(StoredKind::Volume, name);
     let device = loop_device::find(&disk)?.ok_or_else(|| not_staged(name))?;
     loop_device::refresh(&device)?;
@@ -285,7 +325,7 @@ fn expand(store: &Store, request: &csi::NodeExpandVolumeRequest) -> Result<i64, 
     }
     record.must_grow = false;
     store.save(name, &record)?;
-    Ok(i64::try_from(record.size).unwrap_or_default())
+    Ok(size)
 }
 
 #[cfg(test)]

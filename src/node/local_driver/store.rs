@@ -1,23 +1,26 @@
 //! The volumes and snapshots of this node on its disk.
 //!
-//! Each one is a directory with a record and the file `disk`. It is made below `unfinished/`,
-//! synced, and renamed; a removal begins with the rename back. What is unfinished after a restart
-//! is removed. All functions block.
+//! Each one is a directory with a record and the file `disk`, or the directory `data` with a quota.
+//! It is made below `unfinished/`, synced, and renamed; a removal begins with the rename back. What
+//! is unfinished after a restart is removed. All functions block.
 
 mod disk_file;
+mod quota_directory;
 mod record;
 mod room;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use api::local_driver::{ContentSource, FsType, VolumeRequest, is_name, rounded};
+use api::local_driver::{ContentSource, FsType, VolumeMode, VolumeRequest, is_name, rounded};
 use base::Shutdown;
 use parking_lot::Mutex;
 
 use super::error::LocalDriverError;
+use super::quota::ProjectQuotas;
 use super::{copy, loop_device};
-use record::{LocalVolume, check_same, now, read_record, write_record};
+pub(super) use record::LocalVolume;
+use record::{check_same, now, read_record, write_record};
 
 /// Mode of directories: pods reach volumes by their mounts alone.
 const DIR_MODE: u32 = 0o700;
@@ -57,13 +60,14 @@ struct Source {
 #[derive(Debug)]
 pub(super) struct Store {
     root: PathBuf,
-    /// Held from the check of the free space until the record counts.
+    quotas: Box<dyn ProjectQuotas>,
+    /// Held from the check of the free space and the search for a project until the record counts.
     reserving: Mutex<()>,
 }
 
 impl Store {
-    pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, reserving: Mutex::default() }
+    pub(super) fn new(root: PathBuf, quotas: Box<dyn ProjectQuotas>) -> Self {
+        Self { root, quotas, reserving: Mutex::default() }
     }
 
     fn dir(&self, kind: StoredKind, name: &str) -> PathBuf {
@@ -119,6 +123,11 @@ impl Store {
         if let Some(found) = self.find(StoredKind::Volume, name)? {
             return check_same(name, found, request);
         }
+        let is_directory = request.mode == VolumeMode::Quota;
+        if is_directory && (request.fs_type.is_some() || request.source.is_some()) {
+            let text = "a volume with mode quota has neither a file system of its own nor a source";
+            return Err(LocalDriverError::Request(text.to_owned()));
+        }
         let source = request.source.as_ref().map(|source| self.source(source)).transpose()?;
         if let Some(source) = &source
             && source.record.fs_type != request.fs_type
@@ -129,14 +138,16 @@ impl Store {
         let copied = source.as_ref().map(|source| &source.record);
         let size = size.max(copied.map_or(0, |record| record.size));
         let is_smaller = copied.is_some_and(|record| record.size < size || record.must_grow);
+        let has_files = is_directory || request.fs_type.is_some();
         let record = LocalVolume {
             size,
             mode: request.mode,
             fs_type: request.fs_type,
             created_at: now(),
             source: request.source.clone(),
-            is_new: request.fs_type.is_some() && copied.is_none_or(|record| record.is_new),
+            is_new: has_files && copied.is_none_or(|record| record.is_new),
             must_grow: request.fs_type.is_some() && is_smaller,
+            project_id: None,
         };
         self.make(StoredKind::Volume, name, record, source.as_ref(), stop)
     }
@@ -161,12 +172,16 @@ impl Store {
         self.make(StoredKind::Snapshot, name, record, Some(&source), stop)
     }
 
+    /// Finds the source of a copy.
     fn source(&self, source: &ContentSource) -> Result<Source, LocalDriverError> {
         let (kind, name) = match source {
             ContentSource::Volume(name) => (StoredKind::Volume, name),
             ContentSource::Snapshot(name) => (StoredKind::Snapshot, name),
         };
         let record = self.load(kind, name)?;
+        if record.mode == VolumeMode::Quota {
+            return Err(LocalDriverError::NoCopy(name.clone()));
+        }
         Ok(Source { kind, name: name.clone(), record })
     }
 
@@ -175,16 +190,18 @@ impl Store {
         &self,
         kind: StoredKind,
         name: &str,
-        record: LocalVolume,
+        mut record: LocalVolume,
         source: Option<&Source>,
         stop: &Shutdown,
     ) -> Result<LocalVolume, LocalDriverError> {
         let unfinished = self.unfinished(kind, name);
-        let filled = self
-            .reserve(kind, &unfinished, &record)
-            .and_then(|()| self.fill(kind, &unfinished, &record, source, stop));
+        let reserved = self.reserve(kind, &unfinished, &mut record);
+        let filled = reserved.and_then(|()| match record.mode {
+            VolumeMode::Loop => self.fill_file(kind, &unfinished, &record, source, stop),
+            VolumeMode::Quota => self.make_directory(&unfinished, &record),
+        });
         if let Err(error) = filled {
-            base::fs::remove_dir(&unfinished)?;
+            self.discard(&unfinished)?;
             return Err(error);
         }
         let target = self.dir(kind, name);
@@ -210,6 +227,26 @@ impl Store {
         Ok(record)
     }
 
+    /// Gives the content of a volume the size of its record; idempotent.
+    pub(super) fn apply_size(
+        &self,
+        name: &str,
+        record: &LocalVolume,
+    ) -> Result<(), LocalDriverError> {
+        match record.mode {
+            VolumeMode::Loop => self.enlarge_file(name, record),
+            VolumeMode::Quota => self.limit_directory(name, record),
+        }
+    }
+
+    /// Fails if content that is to be deleted is in use.
+    fn release(&self, kind: StoredKind, name: &str) -> Result<(), LocalDriverError> {
+        match read_record(&self.dir(kind, name))?.map(|record| record.mode) {
+            Some(VolumeMode::Quota) => self.check_unused(name),
+            Some(VolumeMode::Loop) | None => self.release_file(kind, name),
+        }
+    }
+
     /// Deletes a volume that is not in use, or a snapshot; one that does not exist is deleted.
     pub(super) fn delete(&self, kind: StoredKind, name: &str) -> Result<(), LocalDriverError> {
         if !is_name(name) {
@@ -218,14 +255,14 @@ impl Store {
         let (target, unfinished) = (self.dir(kind, name), self.unfinished(kind, name));
         if target.exists() {
             self.release(kind, name)?;
-            base::fs::remove_dir(&unfinished)?;
+            self.discard(&unfinished)?;
             let failed = LocalDriverError::io("remove", &target);
             std::fs::rename(&target, &unfinished).map_err(failed)?;
             for directory in [unfinished.parent(), target.parent()].into_iter().flatten() {
                 sync(directory)?;
             }
         }
-        Ok(base::fs::remove_dir(&unfinished)?)
+        self.discard(&unfinished)
     }
 
     /// Thaws volumes that an earlier process left frozen, and removes what it left unfinished.
@@ -245,7 +282,7 @@ impl Store {
             }
         }
         for name in names("unfinished") {
-            base::fs::remove_dir(&self.root.join("unfinished").join(&name))?;
+            self.discard(&self.root.join("unfinished").join(&name))?;
             tracing::info!(name, "local driver: removed what was unfinished");
         }
         Ok(())

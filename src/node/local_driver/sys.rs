@@ -1,5 +1,7 @@
-//! Calls of the kernel without a safe wrapper: loop devices, frozen file systems, shared blocks.
+//! Calls of the kernel without a safe wrapper: loop devices, frozen file systems, shared blocks,
+//! project quotas.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,6 +17,18 @@ const LOOP_CTL_GET_FREE: Ioctl = 0x4C82;
 const FICLONE: Ioctl = 0x4004_9409;
 const FIFREEZE: Ioctl = 0xC004_5877_u32 as Ioctl;
 const FITHAW: Ioctl = 0xC004_5878_u32 as Ioctl;
+const FS_IOC_FSGETXATTR: Ioctl = 0x801C_581F_u32 as Ioctl;
+const FS_IOC_FSSETXATTR: Ioctl = 0x401C_5820;
+/// Flag of a directory: what is created in it belongs to its project.
+const FS_XFLAG_PROJINHERIT: u32 = 0x200;
+/// Commands of `linux/quota.h`, for quotas of projects.
+const Q_GETQUOTA: u32 = 0x80_0007;
+const Q_SETQUOTA: u32 = 0x80_0008;
+const PRJQUOTA: u32 = 2;
+/// The limits of blocks of a quota are valid.
+const QIF_BLIMITS: u32 = 1;
+/// Unit of the limits of a quota in bytes.
+const QUOTA_BLOCK: u64 = 1024;
 /// Flag of a loop device that does not cache its file a second time. The kernel ignores it for
 /// files that need the cache.
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -44,8 +58,39 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
+/// `struct fsxattr`.
+#[repr(C)]
+#[derive(Default)]
+struct FileAttributes {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_size: u32,
+    padding: [u8; 8],
+}
+
+/// `struct if_dqblk`.
+#[repr(C)]
+#[derive(Default)]
+struct DiskQuota {
+    /// In units of [`QUOTA_BLOCK`].
+    hard_limit: u64,
+    soft_limit: u64,
+    /// In bytes.
+    used: u64,
+    file_hard_limit: u64,
+    file_soft_limit: u64,
+    files: u64,
+    times: [u64; 2],
+    valid: u32,
+}
+
 /// The sizes of the structures in the kernel's interface.
 const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
+const _: () = assert!(size_of::<FileAttributes>() == 28);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<DiskQuota>() == 72);
 
 fn outcome(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -115,4 +160,80 @@ pub(super) fn freeze(directory: &File) -> io::Result<()> {
 /// Lets a file system be written again.
 pub(super) fn thaw(directory: &File) -> io::Result<()> {
     request(directory, FITHAW, 0).map(drop)
+}
+
+/// Gives a directory a project, which what is created in it inherits.
+#[expect(unsafe_code, reason = "no safe wrapper exists")]
+pub(super) fn set_project(directory: &File, project: u32) -> io::Result<()> {
+    let mut attributes = FileAttributes::default();
+    let directory = directory.as_raw_fd();
+    // SAFETY: the pointer is to a `fsxattr` of the kernel's size, which the call writes.
+    outcome(unsafe {
+        libc::ioctl(directory, FS_IOC_FSGETXATTR, std::ptr::from_mut(&mut attributes))
+    })?;
+    attributes.flags |= FS_XFLAG_PROJINHERIT;
+    attributes.project = project;
+    // SAFETY: the pointer is to a `fsxattr` of the kernel's size, which the call only reads.
+    outcome(unsafe { libc::ioctl(directory, FS_IOC_FSSETXATTR, std::ptr::from_ref(&attributes)) })?;
+    Ok(())
+}
+
+/// The file system whose quotas are meant.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum QuotaTarget<'a> {
+    /// That of a directory; Linux 5.14 or later.
+    Directory(&'a File),
+    /// That of a block device.
+    Device(&'a CStr),
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper exists")]
+fn quotactl(
+    command: u32,
+    target: QuotaTarget<'_>,
+    project: u32,
+    quota: &mut DiskQuota,
+) -> io::Result<()> {
+    let command = libc::c_ulong::from((command << 8) | PRJQUOTA);
+    let (project, quota) = (libc::c_ulong::from(project), std::ptr::from_mut(quota));
+    // SAFETY: `quota` is a `if_dqblk` of the kernel's size, which the calls read or write; the path
+    // of a device ends with a zero.
+    let result = unsafe {
+        match target {
+            QuotaTarget::Directory(directory) => {
+                let directory = libc::c_long::from(directory.as_raw_fd());
+                libc::syscall(libc::SYS_quotactl_fd, directory, command, project, quota)
+            }
+            QuotaTarget::Device(path) => {
+                libc::syscall(libc::SYS_quotactl, command, path.as_ptr(), project, quota)
+            }
+        }
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A project in the quotas of a file system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ProjectUsage {
+    /// The hard limit in bytes; zero without one.
+    pub(super) limit: u64,
+    /// Used bytes.
+    pub(super) used: u64,
+    /// Files and directories.
+    pub(super) files: u64,
+}
+
+/// Returns the limit and the usage of a project.
+pub(super) fn project_usage(target: QuotaTarget<'_>, project: u32) -> io::Result<ProjectUsage> {
+    let mut quota = DiskQuota::default();
+    quotactl(Q_GETQUOTA, target, project, &mut quota)?;
+    let limit = quota.hard_limit.saturating_mul(QUOTA_BLOCK);
+    Ok(ProjectUsage { limit, used: quota.used, files: quota.files })
+}
+
+/// Limits the bytes of a project; zero removes the limit.
+pub(super) fn limit_project(target: QuotaTarget<'_>, project: u32, bytes: u64) -> io::Result<()> {
+    let hard_limit = bytes.div_ceil(QUOTA_BLOCK);
+    let mut quota = DiskQuota { hard_limit, valid: QIF_BLIMITS, ..DiskQuota::default() };
+    quotactl(Q_SETQUOTA, target, project, &mut quota)
 }

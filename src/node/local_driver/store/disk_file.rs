@@ -18,7 +18,7 @@ const BLOCK: u64 = 512;
 
 impl Store {
     /// Writes the file of a volume or snapshot.
-    pub(super) fn fill(
+    pub(super) fn fill_file(
         &self,
         kind: StoredKind,
         unfinished: &Path,
@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Gives the file the size of its record.
-    pub(in crate::local_driver) fn apply_size(
+    pub(super) fn enlarge_file(
         &self,
         name: &str,
         record: &LocalVolume,
@@ -97,7 +97,11 @@ impl Store {
 
     /// Detaches the loop device that a volume still has; fails if it is in use. A volume with a
     /// file system is in use while it is mounted, a block volume while it is attached.
-    pub(super) fn release(&self, kind: StoredKind, name: &str) -> Result<(), LocalDriverError> {
+    pub(super) fn release_file(
+        &self,
+        kind: StoredKind,
+        name: &str,
+    ) -> Result<(), LocalDriverError> {
         let disk = self.disk(kind, name);
         let Some(device) = loop_device::find(&disk)? else { return Ok(()) };
         let is_block =

@@ -12,10 +12,10 @@ use crate::local_driver::error::LocalDriverError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::local_driver) struct LocalVolume {
-    /// Size of the file in bytes.
+    /// Size of the file, or limit of the directory, in bytes.
     pub(in crate::local_driver) size: u64,
     pub(in crate::local_driver) mode: VolumeMode,
-    /// The file system; `None` for a block volume.
+    /// The file system; `None` for a block volume and for a directory.
     pub(in crate::local_driver) fs_type: Option<FsType>,
     /// In nanoseconds since the epoch.
     pub(in crate::local_driver) created_at: i64,
@@ -24,12 +24,20 @@ pub(in crate::local_driver) struct LocalVolume {
     pub(in crate::local_driver) is_new: bool,
     /// The file system is smaller than the file.
     pub(in crate::local_driver) must_grow: bool,
+    /// The project of the directory; `None` for a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::local_driver) project_id: Option<u32>,
 }
 
 impl LocalVolume {
     /// What the controller receives.
     pub(in crate::local_driver) fn stored(&self) -> Stored {
         Stored { size: self.size, created_at: self.created_at }
+    }
+
+    /// Whether containers get a device instead of files.
+    pub(in crate::local_driver) fn is_block(&self) -> bool {
+        self.mode == VolumeMode::Loop && self.fs_type.is_none()
     }
 }
 

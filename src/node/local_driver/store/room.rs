@@ -1,7 +1,9 @@
 //! The room of volumes: their sizes are promised, so that what they may still take must be free.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use api::local_driver::VolumeMode;
 
 use super::disk_file::taken;
 use super::record::{LocalVolume, read_record, write_record};
@@ -14,12 +16,13 @@ pub(super) fn fits(requested: u64, available: u64, promised: u64) -> bool {
 }
 
 impl Store {
-    /// Makes the unfinished directory with its record if there is room for a volume.
+    /// Makes the unfinished directory with its record if there is room for a volume. The record of
+    /// a volume with a quota gets its project.
     pub(super) fn reserve(
         &self,
         kind: StoredKind,
         unfinished: &Path,
-        record: &LocalVolume,
+        record: &mut LocalVolume,
     ) -> Result<(), LocalDriverError> {
         // The directory of local volumes comes first, as local-path volumes would create it.
         let storage = self.root.parent().unwrap_or(&self.root).to_owned();
@@ -28,29 +31,43 @@ impl Store {
             base::fs::create_dir(path, DIR_MODE)?;
         }
         sync(&self.root)?;
-        base::fs::remove_dir(unfinished)?;
+        self.discard(unfinished)?;
         let _reserving = self.reserving.lock();
         if kind == StoredKind::Volume {
             self.check_room(record.size)?;
+        }
+        if record.mode == VolumeMode::Quota {
+            record.project_id = Some(self.free_project()?);
         }
         base::fs::create_dir(unfinished, DIR_MODE)?;
         write_record(unfinished, record)
     }
 
-    /// Bytes that volumes may still take of the free space.
-    pub(super) fn promised(&self) -> io::Result<u64> {
-        let mut promised = 0_u64;
+    /// The directories and records of volumes, also of those that are unfinished.
+    pub(super) fn volumes(&self) -> io::Result<Vec<(PathBuf, LocalVolume)>> {
+        let mut volumes = Vec::new();
         for folder in [StoredKind::Volume.folder(), "unfinished"] {
             for entry in std::fs::read_dir(self.root.join(folder))?.flatten() {
                 let path = entry.path();
                 let is_snapshot = entry.file_name().to_string_lossy().starts_with("snapshots.");
                 // What is being removed may have no record any longer.
-                let Ok(Some(record)) = read_record(&path) else { continue };
-                if !is_snapshot {
-                    let taken = taken(&path.join("disk"))?;
-                    promised = promised.saturating_add(record.size.saturating_sub(taken));
+                if !is_snapshot && let Ok(Some(record)) = read_record(&path) {
+                    volumes.push((path, record));
                 }
             }
+        }
+        Ok(volumes)
+    }
+
+    /// Bytes that volumes may still take of the free space.
+    pub(super) fn promised(&self) -> io::Result<u64> {
+        let mut promised = 0_u64;
+        for (path, record) in self.volumes()? {
+            let taken = match record.project_id {
+                Some(project) => self.taken_by_project(project),
+                None => taken(&path.join("disk"))?,
+            };
+            promised = promised.saturating_add(record.size.saturating_sub(taken));
         }
         Ok(promised)
     }

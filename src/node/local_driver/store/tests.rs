@@ -6,13 +6,14 @@ use api::local_driver::{SIZE_UNIT, VolumeMode};
 
 use super::room::fits;
 use super::*;
+use crate::local_driver::quota::KernelQuotas;
 
 fn block(size: u64, source: Option<ContentSource>) -> VolumeRequest {
     VolumeRequest { size, mode: VolumeMode::Loop, fs_type: None, source }
 }
 
 fn store(home: &Path) -> Store {
-    Store::new(home.join("storage/local.kube-lite.io"))
+    Store::new(home.join("storage/local.kube-lite.io"), Box::new(KernelQuotas))
 }
 
 fn stop() -> Shutdown {
