@@ -19,8 +19,9 @@ const HOST_NAME: &str = "kubernetes.io/hostname";
 /// Parameters of a class with the file system: the name that csi-provisioner reads, and ours.
 const FS_TYPES: [&str; 2] = ["csi.storage.k8s.io/fstype", "fsType"];
 const MODE: &str = "mode";
-/// Modes that are supported; `auto` is the best one for the node.
-const MODES: [&str; 2] = ["auto", "loop"];
+/// Modes that are supported. `auto` is a file, which has all features on every file system.
+const MODES: [(&str, VolumeMode); 3] =
+    [("auto", VolumeMode::Loop), ("loop", VolumeMode::Loop), ("quota", VolumeMode::Quota)];
 
 /// Why no volume can be provisioned for a claim; an event shows the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,8 +32,10 @@ pub(super) enum UnsupportedClaim {
         "the parameter {0} of the StorageClass is not supported; supported are fsType and mode"
     )]
     Parameter(String),
-    #[error("mode {0:?} is not supported; supported are auto and loop")]
+    #[error("mode {0:?} is not supported; supported are auto, loop and quota")]
     Mode(String),
+    #[error("{feature} is not supported with mode quota: {reason}")]
+    Quota { feature: &'static str, reason: &'static str },
     #[error("fsType {0:?} is not supported; supported are ext4 and xfs")]
     FsType(String),
     #[error("the claim requests no storage")]
@@ -70,7 +73,7 @@ pub(super) struct ClaimRequest {
     /// Size in bytes.
     pub(super) size: u64,
     pub(super) mode: VolumeMode,
-    /// `None` for a block volume.
+    /// `None` for a block volume and for a directory.
     pub(super) fs_type: Option<FsType>,
     pub(super) source: Option<ClaimSource>,
 }
@@ -128,26 +131,60 @@ pub(super) fn request(
     if spec.is_some_and(|spec| spec.selector.is_some()) {
         return Err(UnsupportedClaim::Selector);
     }
-    let mut fs_type = FsType::default();
-    for (name, value) in class.parameters.iter().flatten() {
-        if FS_TYPES.contains(&name.as_str()) {
-            fs_type =
-                FsType::parse(value).ok_or_else(|| UnsupportedClaim::FsType(value.clone()))?;
-        } else if name != MODE {
-            return Err(UnsupportedClaim::Parameter(name.clone()));
-        } else if !MODES.contains(&value.as_str()) {
-            return Err(UnsupportedClaim::Mode(value.clone()));
-        }
-    }
+    let (mode, fs_type) = parameters(class)?;
     let size = requested(claim).and_then(bytes).filter(|size| *size > 0);
     let is_block = spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block");
+    let source = source(claim)?;
+    if mode == VolumeMode::Quota {
+        check_quota(class, is_block, fs_type, source.as_ref())?;
+    }
+    let has_file_system = mode == VolumeMode::Loop && !is_block;
     Ok(ClaimRequest {
         name: format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default()),
         size: size.ok_or(UnsupportedClaim::Size)?,
-        mode: VolumeMode::Loop,
-        fs_type: (!is_block).then_some(fs_type),
-        source: source(claim)?,
+        mode,
+        fs_type: has_file_system.then(|| fs_type.unwrap_or_default()),
+        source,
     })
+}
+
+/// The mode of a class, and the file system if it names one.
+fn parameters(class: &StorageClass) -> Result<(VolumeMode, Option<FsType>), UnsupportedClaim> {
+    let (mut mode, mut fs_type) = (VolumeMode::default(), None);
+    for (name, value) in class.parameters.iter().flatten() {
+        if FS_TYPES.contains(&name.as_str()) {
+            let parsed = FsType::parse(value);
+            fs_type = Some(parsed.ok_or_else(|| UnsupportedClaim::FsType(value.clone()))?);
+        } else if name == MODE {
+            let known = MODES.iter().find(|(name, _)| name == value);
+            mode = known.ok_or_else(|| UnsupportedClaim::Mode(value.clone()))?.1;
+        } else {
+            return Err(UnsupportedClaim::Parameter(name.clone()));
+        }
+    }
+    Ok((mode, fs_type))
+}
+
+/// Refuses what a directory of the node's file system cannot be.
+fn check_quota(
+    class: &StorageClass,
+    is_block: bool,
+    fs_type: Option<FsType>,
+    source: Option<&ClaimSource>,
+) -> Result<(), UnsupportedClaim> {
+    let of_node = "the file system is that of the node";
+    let (feature, reason) = if is_block {
+        ("volumeMode Block", "the volume is a directory")
+    } else if fs_type.is_some() {
+        ("the parameter fsType", of_node)
+    } else if class.mount_options.as_ref().is_some_and(|options| !options.is_empty()) {
+        ("the field mountOptions", of_node)
+    } else if source.is_some() {
+        ("a source", "directories cannot be copied at one moment")
+    } else {
+        return Ok(());
+    };
+    Err(UnsupportedClaim::Quota { feature, reason })
 }
 
 /// The volume of a claim on a node, whose label is `host`.

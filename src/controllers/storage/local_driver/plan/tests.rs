@@ -57,6 +57,43 @@ fn a_block_volume_has_no_file_system() {
 }
 
 #[test]
+fn mode_quota_is_a_directory_of_the_node() {
+    let mut class = class(json!({"mode": "quota"}));
+    class.mount_options = None;
+    let claim = claim(json!({}));
+    let request = request(&claim, &class).unwrap();
+    assert_eq!((request.mode, request.fs_type), (VolumeMode::Quota, None));
+    let stored = Stored { size: 1 << 30, created_at: 0 };
+    let object = volume(&claim, &class, &request, stored, ("n", "n"));
+    assert_eq!(object["spec"]["csi"]["fsType"], Value::Null);
+    assert_eq!(object["spec"]["csi"]["volumeHandle"], "pvc-u");
+}
+
+#[test]
+fn mode_quota_refuses_what_a_directory_cannot_be() {
+    let claim_source = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "d"}});
+    let snapshot = json!({"dataSource": {"apiGroup": "snapshot.storage.k8s.io",
+        "kind": "VolumeSnapshot", "name": "s"}});
+    let block = json!({"volumeMode": "Block"});
+    let copied = "a source is not supported with mode quota: directories cannot be copied at";
+    for (spec, fs_type, options, text) in [
+        (block, None, None, "volumeMode Block is not supported with mode quota: the volume is a"),
+        (json!({}), Some("xfs"), None, "the parameter fsType is not supported with mode quota"),
+        (json!({}), None, Some("noatime"), "the field mountOptions is not supported with"),
+        (claim_source, None, None, copied),
+        (snapshot, None, None, copied),
+    ] {
+        let mut class = class(json!({"mode": "quota"}));
+        class.mount_options = options.map(|option: &str| vec![option.to_owned()]);
+        if let Some(fs_type) = fs_type {
+            class.parameters.as_mut().unwrap().insert("fsType".into(), fs_type.into());
+        }
+        let refused = request(&claim(spec), &class).unwrap_err().to_string();
+        assert!(refused.starts_with(text), "{refused}");
+    }
+}
+
+#[test]
 fn sources_are_claims_and_snapshots_of_the_namespace() {
     let of = |spec: Value| request(&claim(spec), &class(Value::Null)).map(|r| r.source);
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
@@ -75,7 +112,7 @@ fn unsupported_requests_are_refused_by_name() {
     let selector = json!({"selector": {"matchLabels": {"a": "b"}}});
     assert!(refused(selector, Value::Null).contains("Selector"));
     for (parameters, text) in [
-        (json!({"mode": "quota"}), "mode \"quota\" is not supported"),
+        (json!({"mode": "nfs"}), "mode \"nfs\" is not supported; supported are auto, loop"),
         (json!({"fsType": "btrfs"}), "fsType \"btrfs\" is not supported"),
         (json!({"nodePath": "/x"}), "the parameter nodePath"),
     ] {
