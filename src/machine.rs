@@ -98,6 +98,8 @@ pub struct Machine {
     images: ImageConfig,
     /// The variable `PATH`.
     pub path: String,
+    /// Devices of this machine that are extended resources.
+    devices: Vec<node::DeviceSelection>,
     /// Programs that provide credentials for images.
     credential_providers: Option<node::CredentialProviders>,
     /// The settings of `--kubelet-arg`.
@@ -279,6 +281,7 @@ impl Machine {
         let kubelet_shutdown = kubelet.shutdown_grace;
         Ok(Self {
             images,
+            devices: flags::devices(&args.device)?,
             credential_providers,
             listen,
             localhost_node_ports: proxy.localhost_node_ports,

@@ -87,6 +87,7 @@ impl Machine {
             agent.instance_type = "kube-lite".to_owned();
         }
         self.kubelet.apply(&mut agent);
+        agent.devices.clone_from(&self.devices);
         agent.credential_providers.clone_from(&self.credential_providers);
         agent.machine_shutdown = self.power.clone();
         agent.resource_usage = self.resource_usage.clone();

@@ -1,4 +1,4 @@
-//! Parses `--node-label`, `--node-taint` and the shutdown grace periods.
+//! Parses `--node-label`, `--node-taint`, `--device` and the shutdown grace periods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use api::k8s::api::core::v1::Taint;
 use api::node_labels::{Reserved, reserved};
 use api::validation::names::{dns1123_subdomain, label_value, qualified_name};
 
-use node::ShutdownGracePeriod;
+use node::{DeviceSelection, ShutdownGracePeriod};
 
 use crate::command_line::{NodeArgs, SHUTDOWN_CRITICAL_DEFAULT, SHUTDOWN_DEFAULT, duration};
 use crate::error_catalogue::{CommandError, invalid_flag};
@@ -94,6 +94,11 @@ pub(super) fn shutdown_grace(
         return Err(invalid_flag(flag, given, "must not be longer than --shutdown-grace-period"));
     }
     Ok(ShutdownGracePeriod { total, critical })
+}
+
+/// The devices of `--device`.
+pub(super) fn devices(given: &[String]) -> Result<Vec<DeviceSelection>, CommandError> {
+    DeviceSelection::parse_all(given).map_err(|(text, why)| invalid_flag("device", text, why))
 }
 
 /// The taints of `--node-taint`.

@@ -20,6 +20,7 @@ use crate::devices::{DeviceManager, DevicePluginHandler, pod_resources};
 use crate::dynamic_resources::{DraPluginHandler, DynamicResources};
 use crate::events;
 use crate::eviction;
+use crate::generic_devices;
 use crate::housekeeping;
 use crate::image_access::ImageAccess;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
@@ -112,7 +113,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches,
-        devices: DeviceManager::start(&config.root_dir, &tasks).await?,
+        devices: device_manager(&config, &tasks).await?,
         resource_managers: ResourceManagers::start(&config).await?,
         identity: NodeIdentity { config, machine, features },
     });
@@ -147,6 +148,14 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let lost = move || containerd.iter().for_each(|containerd| containerd.check());
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// The device manager with the built-in plugin, whose devices are listed.
+async fn device_manager(config: &Config, tasks: &Tasks) -> std::io::Result<Arc<DeviceManager>> {
+    let built_in = generic_devices::resources(&config.devices);
+    let manager = DeviceManager::start(&config.root_dir, built_in, tasks).await?;
+    generic_devices::start(&manager, &config.devices, tasks).await;
+    Ok(manager)
 }
 
 /// The client of the runtime at `socket`, and of the image service if that has its own.

@@ -16,6 +16,7 @@ use client::Informers;
 use tokio::sync::watch;
 
 use self::thresholds::EvictionThresholds;
+use crate::generic_devices::selector::DeviceSelection;
 use crate::image_access::policy::ImageVerification;
 use crate::image_credentials::provider_config::CredentialProviders;
 use crate::resource_managers::config::ResourceManagersConfig;
@@ -114,6 +115,8 @@ pub struct Config {
     pub image_pulls_max: usize,
     /// Plugins that provide credentials for image pulls; `None` for none.
     pub credential_providers: Option<CredentialProviders>,
+    /// Devices of the machine that are extended resources.
+    pub devices: Vec<DeviceSelection>,
     /// Which images that are present a pod needs credentials for.
     pub image_verification: ImageVerification,
     /// Unused images are removed after this time; zero for no such limit.
@@ -332,6 +335,7 @@ impl Config {
             // More pulls would share the same bandwidth.
             image_pulls_max: 4,
             credential_providers: None,
+            devices: Vec::new(),
             image_verification: ImageVerification::default(),
             image_age_max: Duration::ZERO,
             image_age_min: Duration::from_secs(120),

@@ -26,7 +26,7 @@ mod tests;
 mod topology_hints;
 mod unix_server;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,12 +39,13 @@ use tokio::sync::{Notify, watch};
 use self::checkpoint::Checkpoint;
 use self::client::{PluginClient, PluginDeadlines};
 use self::error::CHECKPOINT;
-use self::state::{DeviceState, PluginId};
+use self::state::DeviceState;
 
 pub(crate) use self::allocation::{Recorded, has_extended_limits};
-pub(crate) use self::error::AllocationError;
+pub(crate) use self::client::BuiltInPlugin;
+pub(crate) use self::error::{AllocationError, CallError};
 pub(crate) use self::plugin_handler::DevicePluginHandler;
-pub(crate) use self::state::DeviceCapacity;
+pub(crate) use self::state::{DeviceCapacity, PluginId};
 
 /// Directory of the sockets of plugins and of the checkpoint, below the kubelet's root directory.
 const DIRECTORY: &str = "device-plugins";
@@ -59,6 +60,8 @@ pub(crate) struct DeviceManager {
     directory: PathBuf,
     tasks: Tasks,
     deadlines: PluginDeadlines,
+    /// Resources of built-in plugins, which no other plugin can register.
+    built_in: BTreeSet<String>,
     guarded: Mutex<Guarded>,
     /// The checkpoint as last written or read; the lock orders the writes.
     written: Mutex<Checkpoint>,
@@ -94,6 +97,7 @@ impl DeviceManager {
             directory: root_dir.join(DIRECTORY),
             tasks: tasks.clone(),
             deadlines: PluginDeadlines::default(),
+            built_in: BTreeSet::new(),
             guarded: Mutex::default(),
             written: Mutex::default(),
             capacity_changed: Notify::new(),
@@ -103,14 +107,18 @@ impl DeviceManager {
     }
 
     /// Reads the checkpoint, removes the sockets of earlier processes, and serves the registration
-    /// of plugins until shutdown.
+    /// of plugins until shutdown. `built_in` are the resources that they cannot register.
     ///
     /// # Errors
     ///
     /// The directory cannot be created or cleaned, or the socket cannot be bound. A checkpoint that
     /// cannot be read is logged: the manager then starts without allocations.
-    pub(crate) async fn start(root_dir: &Path, tasks: &Tasks) -> io::Result<Arc<Self>> {
-        Self::new(root_dir, tasks).serve().await
+    pub(crate) async fn start(
+        root_dir: &Path,
+        built_in: BTreeSet<String>,
+        tasks: &Tasks,
+    ) -> io::Result<Arc<Self>> {
+        Self { built_in, ..Self::new(root_dir, tasks) }.serve().await
     }
 
     async fn serve(mut self) -> io::Result<Arc<Self>> {

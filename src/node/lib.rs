@@ -18,6 +18,7 @@ mod eviction;
 mod file_watcher;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod generic_devices;
 mod housekeeping;
 mod image_access;
 mod image_credentials;
@@ -42,6 +43,7 @@ pub use config::thresholds::{EvictionThresholds, ThresholdError, ThresholdTexts}
 pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
 };
+pub use generic_devices::selector::{DeviceSelection, InvalidDevice};
 pub use image_access::policy::{ImageAllowlist, ImageVerification, ImageVerificationError};
 pub use image_credentials::InvalidProviders;
 pub use image_credentials::provider_config::{

@@ -86,6 +86,8 @@ const NODE: Floors = &[
     &[
         "digest",
         "file_watcher",
+        "generic_devices::pattern",
+        "generic_devices::selector",
         "machine",
         "machine_shutdown",
         "resource_usage",
@@ -144,6 +146,7 @@ const NODE: Floors = &[
         "csi",
         "devices",
         "dynamic_resources",
+        "generic_devices",
         "local_driver",
         "plugins",
         "resource_managers",

@@ -69,6 +69,11 @@ pub struct NodeArgs {
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
+    /// Devices of this machine as an extended resource, such as usb:10c4:ea60=zigbee,
+    /// serial:*ConBee*=zigbee or path:/dev/fuse=fuse,count=4; selectors are usb:VID:PID[:SERIAL],
+    /// serial:PATTERN, video:PATTERN, gpio:LABEL and path:GLOB, count containers share each device
+    #[arg(long, value_name = "SELECTOR=NAME[,count=N]", help_heading = "Node")]
+    pub device: Vec<String>,
     /// Directory of local-path volumes, unless the ConfigMap local-path-config lists this node; a
     /// server's is that of all nodes without this flag or --data-dir [default: storage in the data
     /// directory]

@@ -1,9 +1,11 @@
-//! The gRPC client of one device plugin.
+//! The client of one device plugin: gRPC, or calls of a plugin that is a part of this process.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base::Backoff;
 use hyper_util::rt::TokioIo;
 use proto::deviceplugin as plugin;
@@ -39,9 +41,39 @@ impl Default for PluginDeadlines {
     }
 }
 
+/// A device plugin that is a part of this process. It has preferences, and it is called before
+/// each start of a container.
+#[async_trait]
+pub(crate) trait BuiltInPlugin: std::fmt::Debug + Send + Sync {
+    /// Returns which `count` of the `available` devices a container gets.
+    async fn preferred_allocation(
+        &self,
+        available: BTreeSet<String>,
+        must_include: &BTreeSet<String>,
+        count: usize,
+    ) -> BTreeSet<String>;
+
+    /// Returns what a container with these devices gets at this time.
+    ///
+    /// # Errors
+    ///
+    /// A device is missing.
+    async fn allocate(
+        &self,
+        devices: &BTreeSet<String>,
+    ) -> Result<plugin::ContainerAllocateResponse, CallError>;
+}
+
 /// A connection to a plugin.
 #[derive(Debug, Clone)]
-pub(crate) struct PluginClient {
+pub(crate) enum PluginClient {
+    Socket(SocketClient),
+    BuiltIn(Arc<dyn BuiltInPlugin>),
+}
+
+/// A connection to a plugin that listens at a socket.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketClient {
     client: DevicePluginClient<Channel>,
     deadlines: PluginDeadlines,
 }
@@ -75,6 +107,63 @@ async fn connect(socket: &Path) -> Channel {
 }
 
 impl PluginClient {
+    /// Returns which `count` of the `available` devices the plugin prefers; empty if it has no
+    /// preference.
+    ///
+    /// # Errors
+    ///
+    /// The plugin answers with an error, or not in time.
+    pub(crate) async fn preferred_allocation(
+        &self,
+        available: BTreeSet<String>,
+        must_include: &BTreeSet<String>,
+        count: usize,
+    ) -> Result<BTreeSet<String>, CallError> {
+        match self {
+            Self::Socket(client) => {
+                client.preferred_allocation(available, must_include, count).await
+            }
+            Self::BuiltIn(plugin) => {
+                Ok(plugin.preferred_allocation(available, must_include, count).await)
+            }
+        }
+    }
+
+    /// Has the plugin allocate devices. Returns what the container gets; `None` if the plugin
+    /// answers without a response for the container.
+    ///
+    /// # Errors
+    ///
+    /// The plugin answers with an error, or not in time.
+    pub(crate) async fn allocate(
+        &self,
+        devices: &BTreeSet<String>,
+    ) -> Result<Option<plugin::ContainerAllocateResponse>, CallError> {
+        match self {
+            Self::Socket(client) => client.allocate(devices).await,
+            Self::BuiltIn(plugin) => plugin.allocate(devices).await.map(Some),
+        }
+    }
+
+    /// Has the plugin prepare devices before a container with them starts. Returns what the
+    /// container gets if that may differ from what it got at the allocation: a device that was
+    /// plugged in again may have another node.
+    ///
+    /// # Errors
+    ///
+    /// The plugin answers with an error, or not in time.
+    pub(crate) async fn pre_start_container(
+        &self,
+        devices: BTreeSet<String>,
+    ) -> Result<Option<plugin::ContainerAllocateResponse>, CallError> {
+        match self {
+            Self::Socket(client) => client.pre_start_container(devices).await.map(|()| None),
+            Self::BuiltIn(plugin) => plugin.allocate(&devices).await.map(Some),
+        }
+    }
+}
+
+impl SocketClient {
     /// Connects to the plugin that listens at `socket`.
     ///
     /// # Errors
@@ -123,7 +212,7 @@ impl PluginClient {
     /// # Errors
     ///
     /// The plugin answers with an error, or not in time.
-    pub(crate) async fn preferred_allocation(
+    async fn preferred_allocation(
         &self,
         available: BTreeSet<String>,
         must_include: &BTreeSet<String>,
@@ -148,7 +237,7 @@ impl PluginClient {
     /// # Errors
     ///
     /// The plugin answers with an error, or not in time.
-    pub(crate) async fn allocate(
+    async fn allocate(
         &self,
         devices: &BTreeSet<String>,
     ) -> Result<Option<plugin::ContainerAllocateResponse>, CallError> {
@@ -165,10 +254,7 @@ impl PluginClient {
     /// # Errors
     ///
     /// The plugin answers with an error, or not in time.
-    pub(crate) async fn pre_start_container(
-        &self,
-        devices: BTreeSet<String>,
-    ) -> Result<(), CallError> {
+    async fn pre_start_container(&self, devices: BTreeSet<String>) -> Result<(), CallError> {
         let (mut client, limit) = (self.client.clone(), self.deadlines.pre_start);
         let message =
             plugin::PreStartContainerRequest { devices_ids: devices.into_iter().collect() };

@@ -1,19 +1,22 @@
 //! Connections to plugins: from the registration to the end of the stream of devices.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::{Kind, Shutdown};
-use proto::deviceplugin::ListAndWatchResponse;
+use proto::deviceplugin::{Device, ListAndWatchResponse};
 
-use super::client::PluginClient;
+use super::client::{BuiltInPlugin, PluginClient, SocketClient};
 use super::error::{CallError, ConnectError, InvalidDevices};
-use super::state::{ConnectedPlugin, PluginId, parse_devices};
-use super::{DeviceManager, PluginConnection};
+use super::state::{ConnectedPlugin, ListOutcome, PluginId, PluginOptions, parse_devices};
+use super::{DeviceManager, Guarded, PluginConnection};
 
 /// Maximum number of connected plugins: many more than a machine has kinds of devices.
 const PLUGINS_MAX: usize = 256;
+/// Stands for the socket of a built-in plugin; those of others are absolute paths.
+const NO_SOCKET: &str = "built-in";
 
 /// Why the stream of a plugin is over.
 #[derive(Debug, thiserror::Error)]
@@ -27,20 +30,44 @@ enum ListError {
     Devices(#[from] InvalidDevices),
 }
 
+impl Guarded {
+    /// Adds a connection, which replaces one to the same socket.
+    fn add(
+        &mut self,
+        resource: &str,
+        connection: PluginConnection,
+        (socket, options): (PathBuf, PluginOptions),
+    ) -> PluginId {
+        self.last_id += 1;
+        let id = PluginId(self.last_id);
+        let plugin = ConnectedPlugin { id, socket, options };
+        if let Some(replaced) = self.state.connect(resource, plugin)
+            && let Some(old) = self.connections.remove(&replaced)
+        {
+            old.stop.request();
+        }
+        self.connections.insert(id, connection);
+        id
+    }
+}
+
 impl DeviceManager {
     /// Connects to the plugin of `resource` that listens at `socket`, and follows its devices in a
     /// task. A connection to the same socket is replaced.
     ///
     /// # Errors
     ///
-    /// The plugin does not accept the connection, does not return its options, or there are too
-    /// many plugins.
+    /// A built-in plugin has the resource, the plugin does not accept the connection, does not
+    /// return its options, or there are too many plugins.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         resource: &str,
         socket: PathBuf,
     ) -> Result<(), ConnectError> {
-        let client = PluginClient::connect(&socket, self.deadlines).await?;
+        if self.built_in.contains(resource) {
+            return Err(ConnectError::BuiltIn(resource.to_owned()));
+        }
+        let client = SocketClient::connect(&socket, self.deadlines).await?;
         let options = client.options().await.map_err(ConnectError::Options)?;
         let stop = self.tasks.shutdown().child();
         let id = {
@@ -48,22 +75,46 @@ impl DeviceManager {
             if guarded.state.plugins() >= PLUGINS_MAX {
                 return Err(ConnectError::TooMany(PLUGINS_MAX));
             }
-            guarded.last_id += 1;
-            let id = PluginId(guarded.last_id);
-            let plugin = ConnectedPlugin { id, socket, options };
-            if let Some(replaced) = guarded.state.connect(resource, plugin)
-                && let Some(old) = guarded.connections.remove(&replaced)
-            {
-                old.stop.request();
-            }
-            let connection = PluginConnection { client: client.clone(), stop: stop.clone() };
-            guarded.connections.insert(id, connection);
-            id
+            let client = PluginClient::Socket(client.clone());
+            let connection = PluginConnection { client, stop: stop.clone() };
+            guarded.add(resource, connection, (socket, options))
         };
         tracing::info!(resource, "devices: a plugin is connected");
         let follow = Arc::clone(self).follow(resource.to_owned(), id, client, stop);
         self.tasks.spawn(Kind::Request, "device-plugin", follow);
         Ok(())
+    }
+
+    /// Adds the built-in plugin of a resource. Its devices are those of
+    /// [`DeviceManager::list_built_in`].
+    pub(crate) fn connect_built_in(
+        &self,
+        resource: &str,
+        plugin: Arc<dyn BuiltInPlugin>,
+    ) -> PluginId {
+        let options = PluginOptions { pre_start: true, preferred_allocation: true };
+        let stop = self.tasks.shutdown().child();
+        let connection = PluginConnection { client: PluginClient::BuiltIn(plugin), stop };
+        self.guarded.lock().add(resource, connection, (PathBuf::from(NO_SOCKET), options))
+    }
+
+    /// Replaces the devices of a built-in plugin.
+    ///
+    /// # Errors
+    ///
+    /// An empty id, an id that occurs twice, or too many devices.
+    pub(crate) async fn list_built_in(
+        self: &Arc<Self>,
+        resource: &str,
+        id: PluginId,
+        devices: Vec<Device>,
+    ) -> Result<(), InvalidDevices> {
+        self.store(resource, id, devices).await.map(drop)
+    }
+
+    /// The devices of a resource that containers have or are getting.
+    pub(crate) fn allocated(&self, resource: &str) -> BTreeSet<String> {
+        self.guarded.lock().state.allocated(resource)
     }
 
     /// Follows the devices of a plugin until its stream ends, its connection is replaced or ended,
@@ -72,7 +123,7 @@ impl DeviceManager {
         self: Arc<Self>,
         resource: String,
         id: PluginId,
-        client: PluginClient,
+        client: SocketClient,
         stop: Shutdown,
     ) -> Result<(), Infallible> {
         let ended = tokio::select! {
@@ -97,30 +148,41 @@ impl DeviceManager {
         self: &Arc<Self>,
         resource: &str,
         id: PluginId,
-        client: &PluginClient,
+        client: &SocketClient,
     ) -> Result<Infallible, ListError> {
         let mut stream = client.list_and_watch().await?;
         loop {
             let message = stream.message().await.map_err(CallError::from)?;
             let ListAndWatchResponse { devices } = message.ok_or(ListError::Ended)?;
-            let devices = parse_devices(devices)?;
-            let outcome = {
-                let mut guarded = self.guarded.lock();
-                let Some(outcome) = guarded.state.list(resource, id, devices) else {
-                    return Err(ListError::Ended);
-                };
-                for wake in outcome.pods.iter().filter_map(|pod| guarded.wakes.get(pod)) {
-                    wake.notify_one();
-                }
-                outcome
-            };
+            self.store(resource, id, devices).await?.ok_or(ListError::Ended)?;
             self.tasks.problems().clear(&problem(resource));
-            self.changes.send_replace(());
-            if outcome.is_capacity_changed {
-                self.capacity_changed.notify_one();
-            }
-            self.save_and_log().await;
         }
+    }
+
+    /// Stores a list of devices; `None` if the plugin is not connected any longer.
+    async fn store(
+        self: &Arc<Self>,
+        resource: &str,
+        id: PluginId,
+        devices: Vec<Device>,
+    ) -> Result<Option<ListOutcome>, InvalidDevices> {
+        let devices = parse_devices(devices)?;
+        let outcome = {
+            let mut guarded = self.guarded.lock();
+            let Some(outcome) = guarded.state.list(resource, id, devices) else {
+                return Ok(None);
+            };
+            for wake in outcome.pods.iter().filter_map(|pod| guarded.wakes.get(pod)) {
+                wake.notify_one();
+            }
+            outcome
+        };
+        self.changes.send_replace(());
+        if outcome.is_capacity_changed {
+            self.capacity_changed.notify_one();
+        }
+        self.save_and_log().await;
+        Ok(Some(outcome))
     }
 
     /// Ends the connection to the plugin of a resource that listens at `socket`, if there is one.

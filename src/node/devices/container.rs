@@ -133,8 +133,12 @@ impl DeviceManager {
         if self.allocate_container(pod, member, Recorded::Keep, affinity).await? {
             self.save_allocations().await?;
         }
+        let mut is_changed = false;
         for resource in limits.into_keys() {
-            self.pre_start(pod, member, resource).await?;
+            is_changed |= self.pre_start(pod, member, resource).await?;
+        }
+        if is_changed {
+            self.save_allocations().await?;
         }
         let guarded = self.guarded.lock();
         let allocations = guarded.state.records.container(&pod.uid, member.name());
@@ -142,18 +146,22 @@ impl DeviceManager {
         Ok(DeviceOptions::merge(responses))
     }
 
-    /// Has the plugin prepare the devices of a container if it requires that.
+    /// Has the plugin prepare the devices of a container if it requires that. Returns whether the
+    /// container gets something else than before.
     async fn pre_start(
         &self,
         pod: &Pod,
         member: &PodContainer,
         resource: &str,
-    ) -> Result<(), AllocationError> {
+    ) -> Result<bool, AllocationError> {
         let Some((client, devices)) = self.pre_start_call(pod, member, resource)? else {
-            return Ok(());
+            return Ok(false);
         };
         let call = client.pre_start_container(devices);
-        call.await.map_err(AllocationError::PreStartContainer)
+        let response = call.await.map_err(AllocationError::PreStartContainer)?;
+        let mut guarded = self.guarded.lock();
+        let records = &mut guarded.state.records;
+        Ok(response.is_some_and(|r| records.replace_response(&pod.uid, member.name(), resource, r)))
     }
 
     /// The client and the devices of the call `PreStartContainer`; `None` if it is not required.

@@ -20,6 +20,9 @@ pub(crate) enum CallError {
     /// No plugin of the resource is connected any longer.
     #[error("endpoint {} has been stopped", .0.display())]
     Stopped(PathBuf),
+    /// A device of the built-in plugin is not on the machine.
+    #[error("device {0} is not present on this node; plug it in")]
+    Missing(String),
 }
 
 impl From<tonic::Status> for CallError {
@@ -102,6 +105,9 @@ pub(crate) enum ConnectError {
     Dial,
     #[error("failed to get device plugin options: {0}")]
     Options(#[source] CallError),
+    /// Specific to kube-lite.
+    #[error("the devices of {0:?} are those of --device; remove the flag or the plugin")]
+    BuiltIn(String),
     /// Specific to kube-lite.
     #[error(
         "{0} device plugins are connected, which is the limit; stop plugins that are not needed"

@@ -57,6 +57,23 @@ impl PodDevices {
         resources.insert(resource.to_owned(), allocation);
     }
 
+    /// Replaces what the plugin wants a container to get; returns whether that is something else.
+    pub(crate) fn replace_response(
+        &mut self,
+        pod: &str,
+        container: &str,
+        resource: &str,
+        response: ContainerAllocateResponse,
+    ) -> bool {
+        let containers = self.0.get_mut(pod).and_then(|containers| containers.get_mut(container));
+        let Some(allocation) = containers.and_then(|all| all.get_mut(resource)) else {
+            return false;
+        };
+        let is_changed = allocation.response != response;
+        allocation.response = response;
+        is_changed
+    }
+
     /// Removes the allocations of a pod; returns whether it had some.
     pub(crate) fn remove(&mut self, pod: &str) -> bool {
         self.0.remove(pod).is_some()
