@@ -332,6 +332,16 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_one_value_with_its_option() {
+        let want = ["path:/dev/fuse=fuse,count=4", "usb:1234:abcd=x"];
+        let file = format!("device:\n- {}\n- {}\n", want[0], want[1]);
+        assert_eq!(server_with(&file, &[]).unwrap().node.device, want);
+        let argv = want.map(|value| format!("--device={value}"));
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        assert_eq!(server_with("", &argv).unwrap().node.device, want);
+    }
+
+    #[test]
     fn an_agent_accepts_a_configuration_file_of_a_server() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.yaml");

@@ -176,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_are_not_valid_are_refused_by_the_flag() {
+        let run = |text: &str| devices(&[text.to_owned()]).map(|d| d.len()).map_err(|r| r.details);
+        assert_eq!(run("path:/dev/fuse=fuse,count=4"), Ok(1));
+        assert_eq!(
+            run("path:/dev/fuse=fuse,count=x"),
+            Err("--device=path:/dev/fuse=fuse,count=x: count must be a number from 1 to 1000"
+                .to_owned())
+        );
+    }
+
+    #[test]
     fn taints_have_a_key_a_value_and_an_effect() {
         let run = |given: &[&str]| {
             let given: Vec<String> = given.iter().map(|t| (*t).to_owned()).collect();
