@@ -10,7 +10,7 @@ use proto::deviceplugin::{Device, ListAndWatchResponse};
 
 use super::client::{BuiltInPlugin, PluginClient, SocketClient};
 use super::error::{CallError, ConnectError, InvalidDevices};
-use super::state::{ConnectedPlugin, ListOutcome, PluginId, PluginOptions, parse_devices};
+use super::state::{ConnectedPlugin, PluginId, PluginOptions, parse_devices};
 use super::{DeviceManager, Guarded, PluginConnection};
 
 /// Maximum number of connected plugins: many more than a machine has kinds of devices.
@@ -154,23 +154,25 @@ impl DeviceManager {
         loop {
             let message = stream.message().await.map_err(CallError::from)?;
             let ListAndWatchResponse { devices } = message.ok_or(ListError::Ended)?;
-            self.store(resource, id, devices).await?.ok_or(ListError::Ended)?;
+            if !self.store(resource, id, devices).await? {
+                return Err(ListError::Ended);
+            }
             self.tasks.problems().clear(&problem(resource));
         }
     }
 
-    /// Stores a list of devices; `None` if the plugin is not connected any longer.
+    /// Stores a list of devices; returns whether the plugin is still connected.
     async fn store(
         self: &Arc<Self>,
         resource: &str,
         id: PluginId,
         devices: Vec<Device>,
-    ) -> Result<Option<ListOutcome>, InvalidDevices> {
+    ) -> Result<bool, InvalidDevices> {
         let devices = parse_devices(devices)?;
         let outcome = {
             let mut guarded = self.guarded.lock();
             let Some(outcome) = guarded.state.list(resource, id, devices) else {
-                return Ok(None);
+                return Ok(false);
             };
             for wake in outcome.pods.iter().filter_map(|pod| guarded.wakes.get(pod)) {
                 wake.notify_one();
@@ -182,7 +184,7 @@ impl DeviceManager {
             self.capacity_changed.notify_one();
         }
         self.save_and_log().await;
-        Ok(Some(outcome))
+        Ok(true)
     }
 
     /// Ends the connection to the plugin of a resource that listens at `socket`, if there is one.

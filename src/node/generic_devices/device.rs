@@ -146,6 +146,11 @@ pub(crate) fn list(devices: &[HostDevice], allocated: &BTreeSet<String>) -> Vec<
     healthy.chain(gone).collect()
 }
 
+/// The id of the device that has this id as a device of the plugin.
+fn device_of<'a>(present: &BTreeMap<String, &'a HostDevice>, place: &'a str) -> &'a str {
+    present.get(place).map_or(place, |device| device.id.as_str())
+}
+
 /// Which `count` of the `available` ids a container gets: those of different devices before
 /// several of one, and of devices that fewer containers have.
 pub(crate) fn spread(
@@ -155,24 +160,23 @@ pub(crate) fn spread(
     count: usize,
 ) -> BTreeSet<String> {
     let present = by_place(devices);
-    let device_of = |id: &String| present.get(id).map_or(id.as_str(), |d| d.id.as_str());
     let mut free: BTreeMap<&str, usize> = BTreeMap::new();
     for id in available {
-        *free.entry(device_of(id)).or_default() += 1;
+        *free.entry(device_of(&present, id)).or_default() += 1;
     }
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     for id in must_include {
-        *taken.entry(device_of(id)).or_default() += 1;
+        *taken.entry(device_of(&present, id)).or_default() += 1;
     }
     let mut chosen = must_include.clone();
     while chosen.len() < count {
         let next = available.iter().filter(|id| !chosen.contains(*id)).min_by_key(|id| {
-            let device = device_of(id);
+            let device = device_of(&present, id);
             let number = |of: &BTreeMap<&str, usize>| of.get(device).copied().unwrap_or_default();
             (number(&taken), Reverse(number(&free)), *id)
         });
         let Some(next) = next else { break };
-        *taken.entry(device_of(next)).or_default() += 1;
+        *taken.entry(device_of(&present, next)).or_default() += 1;
         chosen.insert(next.clone());
     }
     chosen

@@ -18,7 +18,7 @@ pub(crate) fn scan(tree: &HostTree, selections: &[DeviceSelection]) -> ResourceD
     for DeviceSelection { selector, count, .. } in selections {
         let matched = match selector {
             Selector::Usb { vendor, product, serial } => {
-                usb::find(tree, (vendor, product), serial.as_ref())
+                usb::find(tree, (vendor.as_str(), product.as_str()), serial.as_ref())
             }
             Selector::Serial(pattern) => links::find(tree, links::SERIAL, pattern),
             Selector::Video(pattern) => links::find(tree, links::VIDEO, pattern),

@@ -69,6 +69,8 @@ pub enum InvalidDevice {
     OfContainers(String),
     #[error("has no option {0:?}; the only option is count=N")]
     Option(String),
+    #[error("count is given twice")]
+    CountTwice,
     #[error("count must be a number from 1 to {DEVICES_MAX}")]
     Count,
     #[error("is given twice with this selector and name")]
@@ -143,9 +145,10 @@ impl DeviceSelection {
         let mut count = None;
         for option in parts {
             let value = option.strip_prefix("count=");
-            let value = value.filter(|_| count.is_none());
             let value = value.ok_or_else(|| InvalidDevice::Option(option.to_owned()))?;
-            count = Some(parse_count(value)?);
+            if count.replace(parse_count(value)?).is_some() {
+                return Err(InvalidDevice::CountTwice);
+            }
         }
         let selector = parse_selector(selector)?;
         let resource = match name.contains('/') {
@@ -291,7 +294,7 @@ mod tests {
             ("path:/dev/fuse=null", InvalidDevice::OfContainers("null".to_owned())),
             ("path:/dev/fuse=x,", option("")),
             ("path:/dev/fuse=x,size=1", option("size=1")),
-            ("path:/dev/fuse=x,count=2,count=3", option("count=3")),
+            ("path:/dev/fuse=x,count=2,count=3", InvalidDevice::CountTwice),
             ("path:/dev/fuse=x,count=0", InvalidDevice::Count),
             ("path:/dev/fuse=x,count=1001", InvalidDevice::Count),
             ("path:/dev/fuse=x,count=+1", InvalidDevice::Count),

@@ -1,3 +1,5 @@
+//! The rules of ids, of shared and missing devices, and of what containers get.
+
 use super::*;
 
 fn matched(id: &str, location: &str, nodes: &[&str]) -> MatchedDevice {

@@ -1,3 +1,5 @@
+//! Discovery in fake trees of `/sys` and `/dev`.
+
 use std::path::Path;
 
 use super::*;
