@@ -21,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::{Kind, Problems, Shutdown, Tasks};
 use proto::deviceplugin as plugin;
+use sorting::CollectOrdered as _;
 use tokio::sync::Notify;
 
 use self::device::ResourceDevices;
@@ -33,9 +34,13 @@ use crate::devices::{BuiltInPlugin, CallError, DeviceManager, PluginId};
 /// links, each of which is a change.
 const SETTLE: Duration = Duration::from_millis(300);
 
+/// How long a scan may take: attributes of a USB device that is being reset are read when that has
+/// ended.
+const SCAN_MAX: Duration = Duration::from_secs(30);
+
 /// The resources of these selections.
 pub(crate) fn resources(selections: &[DeviceSelection]) -> BTreeSet<String> {
-    selections.iter().map(|selection| selection.resource.clone()).collect()
+    selections.iter().map(|selection| selection.resource.clone()).collect_set()
 }
 
 /// The plugin of one resource. It keeps no devices: each call scans, as a node may be that of
@@ -51,13 +56,25 @@ struct ResourcePlugin {
 }
 
 impl ResourcePlugin {
-    async fn scan(&self) -> ResourceDevices {
+    /// The devices at this time; `None` if they cannot be read in time.
+    async fn scan(&self) -> Option<ResourceDevices> {
         let (tree, selections) = (self.tree.clone(), Arc::clone(&self.selections));
-        let scanned = base::tasks::blocking(move || discovery::scan(&tree, &selections)).await;
-        scanned.unwrap_or_else(|error| {
+        in_time(move || discovery::scan(&tree, &selections)).await
+    }
+}
+
+/// Reads `/sys` and `/dev` for at most [`SCAN_MAX`].
+async fn in_time<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    match tokio::time::timeout(SCAN_MAX, base::tasks::blocking(read)).await {
+        Ok(Ok(read)) => Some(read),
+        Ok(Err(error)) => {
             tracing::error!(%error, "generic devices: a scan failed");
-            ResourceDevices::default()
-        })
+            None
+        }
+        Err(_) => {
+            tracing::warn!("generic devices: a scan takes too long, a device may be defective");
+            None
+        }
     }
 }
 
@@ -69,7 +86,9 @@ impl BuiltInPlugin for ResourcePlugin {
         must_include: &BTreeSet<String>,
         count: usize,
     ) -> BTreeSet<String> {
-        let devices = self.scan().await.devices;
+        let Some(ResourceDevices { devices, .. }) = self.scan().await else {
+            return BTreeSet::new();
+        };
         device::spread(&devices, &available, must_include, count)
     }
 
@@ -77,7 +96,7 @@ impl BuiltInPlugin for ResourcePlugin {
         &self,
         ids: &BTreeSet<String>,
     ) -> Result<plugin::ContainerAllocateResponse, CallError> {
-        let devices = self.scan().await.devices;
+        let ResourceDevices { devices, .. } = self.scan().await.ok_or(CallError::Deadline)?;
         let response = device::response(&self.name, &devices, ids);
         response.inspect_err(|_| self.is_outdated.notify_one())
     }
@@ -189,14 +208,15 @@ impl Follower {
     /// lost.
     async fn scan(&mut self) {
         let (tree, selections) = (self.tree.clone(), Arc::clone(&self.selections));
-        let directories = base::tasks::blocking(move || {
-            let below_root = |path: std::path::PathBuf| tree.outside(&path);
-            let all = discovery::directories(&tree, &selections);
-            all.into_iter().map(below_root).collect::<BTreeSet<_>>()
+        let directories = in_time(move || {
+            let all = discovery::directories(&tree, &selections).into_iter();
+            all.map(|path| tree.outside(&path)).collect_set()
         });
         self.hot_plug.watch(&directories.await.unwrap_or_default());
         for resource in &mut self.resources {
-            resource.devices = resource.plugin.scan().await;
+            if let Some(devices) = resource.plugin.scan().await {
+                resource.devices = devices;
+            }
             resource.report(&self.problems);
             resource.list(&self.manager).await;
         }
