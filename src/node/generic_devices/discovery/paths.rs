@@ -1,6 +1,6 @@
 //! Devices by the paths of their nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sorting::CompactSort as _;
 
