@@ -18,6 +18,7 @@ pub mod object;
 pub mod openapi;
 pub mod patch;
 pub mod quantity;
+pub mod resource_version;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -24,6 +24,7 @@ pub mod scaling;
 pub mod signers;
 pub mod small_kinds;
 pub mod storage;
+pub mod storage_migration;
 pub mod warnings;
 
 use crate::field::{Error, ErrorList, Path};

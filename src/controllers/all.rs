@@ -69,6 +69,7 @@ pub const ALL: &[(&str, Start)] = &[
         crate::auth::certificate_requests::clean::start,
     ),
     ("podcertificaterequest-cleaner-controller", crate::auth::pod_certificate_cleaner::start),
+    ("storage-version-migrator-controller", crate::objects::storage_version_migration::start),
 ];
 
 /// Starts every controller that is not disabled.

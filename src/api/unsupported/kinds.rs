@@ -9,7 +9,6 @@ const CLUSTER_POLICIES: &str = "only NetworkPolicies of networking.k8s.io are en
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "this server runs no signer of that name"),
     ("networking.k8s.io", "Ingress", "no IngressClass matches it, so that no controller serves it"),
-    ("storagemigration.k8s.io", "StorageVersionMigration", "stored objects are not rewritten"),
 ];
 
 /// As [`KINDS`], for kinds that are served once their CustomResourceDefinitions are installed.

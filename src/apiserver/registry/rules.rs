@@ -49,7 +49,7 @@ pub(crate) struct Rules {
 }
 
 /// Kinds whose `ValidateXUpdate` calls `ValidateX`, including the validation of metadata.
-const VALIDATED_AS_NEW: [&str; 11] = [
+const VALIDATED_AS_NEW: [&str; 12] = [
     "Pod",
     "Endpoints",
     "EndpointSlice",
@@ -61,6 +61,7 @@ const VALIDATED_AS_NEW: [&str; 11] = [
     "Ingress",
     "IngressClass",
     "IPAddress",
+    "StorageVersionMigration",
 ];
 
 impl Rules {

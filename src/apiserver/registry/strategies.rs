@@ -16,6 +16,7 @@ mod resource;
 mod scheduling;
 mod service;
 mod storage;
+mod storage_migration;
 mod tls;
 mod trust_bundle;
 mod workloads;
@@ -122,6 +123,7 @@ fn rules_of_further_groups(group: &str, kind: &str) -> Rules {
         ("storage.k8s.io", "CSIDriver") => storage::CSI_DRIVER,
         ("storage.k8s.io", "VolumeAttachment") => storage::VOLUME_ATTACHMENT,
         ("storage.k8s.io", "CSIStorageCapacity") => storage::CAPACITY,
+        ("storagemigration.k8s.io", "StorageVersionMigration") => storage_migration::MIGRATION,
         ("resource.k8s.io", "ResourceClaim") => resource::RESOURCE_CLAIM,
         ("resource.k8s.io", "ResourceSlice") => resource::RESOURCE_SLICE,
         ("resource.k8s.io", "DeviceClass") => resource::DEVICE_CLASS,

@@ -54,6 +54,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("serviceaccount", "serviceaccount-controller"),
     ("serviceaccount-token", "serviceaccount-token-controller"),
     ("statefulset", "statefulset-controller"),
+    ("svm", "storage-version-migrator-controller"),
     ("tokencleaner", "token-cleaner-controller"),
     ("ttl", "ttl-controller"),
     ("ttl-after-finished", "ttl-after-finished-controller"),
@@ -74,9 +75,7 @@ const ABSENT: &[&str] = &[
     "resourcepoolstatusrequest-controller",
     "selinux-warning-controller",
     "storage-version-gc",
-    "storage-version-migrator-controller",
     "storageversion-garbage-collector-controller",
-    "svm",
 ];
 
 /// The controllers that upstream does not have; `--disable=local-storage` switches them off.
