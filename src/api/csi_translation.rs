@@ -16,9 +16,12 @@ mod vsphere;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, Volume,
+    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, PodSpec, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use crate::Typed as _;
 
 /// Annotation of a CSINode with the names of the plugins whose volumes the node mounts by CSI.
 pub const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
@@ -200,6 +203,32 @@ pub fn inline(
         Plugin::Portworx => Ok(portworx::inline(volume)),
         Plugin::Vsphere => Ok(vsphere::inline(volume)),
     }
+}
+
+fn driver_in(translated: Option<PersistentVolume>) -> String {
+    let source = translated.and_then(|volume| volume.spec?.csi);
+    source.map(|source| source.driver).unwrap_or_default()
+}
+
+/// The driver of a PersistentVolume of an in-tree plugin as JSON; empty for any other one.
+///
+/// # Errors
+/// As [`persistent`].
+pub fn persistent_driver(volume: &Value) -> Result<String, TranslationError> {
+    let volume = PersistentVolume::from_value(volume).unwrap_or_default();
+    Ok(driver_in(persistent(&volume)?))
+}
+
+/// The driver of a volume in a pod that is of an in-tree plugin, as JSON; empty for any other one.
+///
+/// # Errors
+/// As [`inline`].
+pub fn inline_driver(volume: &Value, namespace: &str) -> Result<String, TranslationError> {
+    // The code that decodes volumes is that of pods.
+    let pod = PodSpec::from_value(&json!({"containers": [], "volumes": [volume]}));
+    let volumes = pod.unwrap_or_default().volumes.unwrap_or_default();
+    let translated = volumes.first().map(|volume| inline(volume, namespace)).transpose()?;
+    Ok(driver_in(translated.flatten()))
 }
 
 /// The PersistentVolume of an inline volume: a file system with one access mode.

@@ -104,48 +104,35 @@ const POD: &[Field] = &[
     set("volumes.*.projected.sources.*.serviceAccountToken.user"),
     set("volumes.*.projected.sources.*.clusterTrustBundle.user"),
     set("volumes.*.projected.sources.*.podCertificate.user"),
-    set("volumes.*.awsElasticBlockStore"),
-    set("volumes.*.azureDisk"),
-    set("volumes.*.azureFile"),
     set("volumes.*.cephfs"),
-    set("volumes.*.cinder"),
     set("volumes.*.fc"),
     set("volumes.*.flexVolume"),
     set("volumes.*.flocker"),
-    set("volumes.*.gcePersistentDisk"),
     set("volumes.*.gitRepo"),
     set("volumes.*.glusterfs"),
     set("volumes.*.iscsi"),
     set("volumes.*.photonPersistentDisk"),
-    set("volumes.*.portworxVolume"),
     set("volumes.*.quobyte"),
     set("volumes.*.rbd"),
     set("volumes.*.scaleIO"),
     set("volumes.*.storageos"),
-    set("volumes.*.vsphereVolume"),
 ];
 
-/// The fields of a PersistentVolume; the node supports `hostPath`, `local`, `nfs` and `csi`.
+/// The fields of a PersistentVolume; the node supports `hostPath`, `local`, `nfs`, `csi` and the
+/// kinds that a CSI driver replaces.
 const PERSISTENT_VOLUME: &[Field] = &[
     MOUNT_OPTIONS,
-    set("spec.awsElasticBlockStore"),
-    set("spec.azureDisk"),
-    set("spec.azureFile"),
     set("spec.cephfs"),
-    set("spec.cinder"),
     set("spec.fc"),
     set("spec.flexVolume"),
     set("spec.flocker"),
-    set("spec.gcePersistentDisk"),
     set("spec.glusterfs"),
     set("spec.iscsi"),
     set("spec.photonPersistentDisk"),
-    set("spec.portworxVolume"),
     set("spec.quobyte"),
     set("spec.rbd"),
     set("spec.scaleIO"),
     set("spec.storageos"),
-    set("spec.vsphereVolume"),
 ];
 
 /// Options of mounts, which apply to volumes of CSI drivers and of NFS, and to no others.
@@ -181,7 +168,17 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     for field in table(kind) {
         find(object, field.path, String::new(), *field, &mut out);
     }
-    let sources = ["/spec/csi", "/spec/nfs"];
+    let sources = [
+        "/spec/csi",
+        "/spec/nfs",
+        "/spec/awsElasticBlockStore",
+        "/spec/azureDisk",
+        "/spec/azureFile",
+        "/spec/cinder",
+        "/spec/gcePersistentDisk",
+        "/spec/portworxVolume",
+        "/spec/vsphereVolume",
+    ];
     let mut applied = sources.iter().filter_map(|path| object.pointer(path));
     if applied.any(|source| matches(source, When::Set)) {
         out.retain(|found| found.field != MOUNT_OPTIONS);

@@ -36,6 +36,7 @@ pub const ALL: &[(&str, Start)] = &[
         "volumeattributesclass-protection-controller",
         crate::storage::volume_attributes_class_protection::start,
     ),
+    ("persistentvolume-expander-controller", crate::storage::expand::start),
     ("local-driver", crate::storage::local_driver::start),
     ("local-path-provisioner", crate::storage::local_path_provisioner::start),
     ("resourcequota-controller", crate::policy::resource_quota::start),

@@ -2,6 +2,7 @@
 
 pub(crate) mod attach_detach;
 pub(crate) mod ephemeral_volume;
+pub(crate) mod expand;
 pub(crate) mod local_driver;
 pub(crate) mod local_path_provisioner;
 pub(crate) mod persistent_volume;

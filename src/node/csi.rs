@@ -225,7 +225,8 @@ impl Csi {
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
         let mut volumes = pod.spec().volumes.iter().flatten();
         if volumes.any(|v| {
-            v.csi.is_some() || v.persistent_volume_claim.is_some() || v.ephemeral.is_some()
+            let has_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
+            has_claim || source::is_inline(v)
         }) {
             self.waiting.follow(&pod.uid, wake);
         }

@@ -27,7 +27,7 @@ use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::csi::error::CsiTearDownError;
 use crate::csi::record::StagedVolume;
-use crate::csi::source::CsiVolume;
+use crate::csi::source::{CsiVolume, is_inline};
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
 use crate::pods::handle::DesiredPod;
@@ -53,7 +53,7 @@ pub(crate) struct PodVolumes {
 pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
     let waits = |v: &core::Volume| {
         let has_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
-        has_claim || v.csi.is_some() || v.nfs.is_some()
+        has_claim || is_inline(v) || v.nfs.is_some()
     };
     !pod.spec().volumes.iter().flatten().any(waits)
         && !crate::credentials::pod_certificates::has_certificates(pod)
@@ -161,7 +161,11 @@ async fn set_up_one(
             }
         }
     }
-    if let Some(volume) = CsiVolume::inline(pod, volume) {
+    let inline = match CsiVolume::inline(pod, volume) {
+        None => CsiVolume::migrated(pod, volume)?,
+        inline @ Some(_) => inline,
+    };
+    if let Some(volume) = inline {
         return csi_path(csi::set_up(node, pod, volume, None, desired).await?, refresh_at);
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;

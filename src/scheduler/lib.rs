@@ -12,6 +12,7 @@ mod cycle;
 mod devices;
 mod event;
 mod framework;
+mod inline_volumes;
 mod listers;
 mod node_info;
 mod node_selector;

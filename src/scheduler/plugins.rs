@@ -20,6 +20,7 @@ mod scheduling_gates;
 mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;
+mod volume_zone;
 
 use crate::devices::store::Devices;
 use crate::event::Event;
@@ -39,6 +40,7 @@ pub(crate) static PLUGINS: &[Registration] = &[
     plugin::<volume_restrictions::VolumeRestrictions>(),
     plugin::<node_volume_limits::NodeVolumeLimits>(),
     plugin::<volume_binding::VolumeBinding>(),
+    plugin::<volume_zone::VolumeZone>(),
     scored::<pod_topology_spread::PodTopologySpread>(2),
     scored::<inter_pod_affinity::InterPodAffinity>(2),
     // Before preemption, which cannot free devices.

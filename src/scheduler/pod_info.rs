@@ -11,6 +11,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRe
 use client::labels::Labels;
 use sorting::CollectOrdered as _;
 
+use crate::inline_volumes::{Disk, InlineVolume};
 use crate::pod_claims::{ContainerRequests, PodClaim, pod_claims, served_requests};
 use crate::resources::Resources;
 
@@ -135,6 +136,10 @@ pub(crate) struct PodInfo {
     pub(crate) containers: usize,
     /// Names of the PersistentVolumeClaims that the pod mounts.
     pub(crate) claims: Vec<String>,
+    /// Volumes without a claim that CSI drivers provide in place of in-tree plugins.
+    pub(crate) inline_volumes: Vec<InlineVolume>,
+    /// Disks of GCE and AWS without a claim.
+    pub(crate) disks: Vec<Disk>,
     /// The claims of dynamic resource allocation.
     pub(crate) resource_claims: Vec<PodClaim>,
     /// The requests of all containers, if a device class may serve one of them.
@@ -237,6 +242,10 @@ impl PodInfo {
         let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
         self.images = all.filter_map(|c| c.image.clone()).collect();
         self.claims = claims(spec, &self.name);
+        let volumes = || spec.volumes.iter().flatten();
+        self.inline_volumes =
+            volumes().filter_map(|volume| InlineVolume::of(volume, &self.namespace)).collect();
+        self.disks = volumes().filter_map(Disk::of).collect();
         if let Some(affinity) = &spec.affinity {
             self.read_affinity(affinity, pod);
         }

@@ -1,7 +1,5 @@
 //! Whole translations, with the cases of upstream's tests.
 
-use serde_json::{Value, json};
-
 use super::*;
 
 fn volume(value: Value) -> PersistentVolume {
@@ -41,6 +39,17 @@ fn every_plugin_has_a_name_and_a_driver() {
     let migrated = Some("kubernetes.io/aws-ebs,kubernetes.io/cinder");
     assert!(Plugin::Cinder.is_in(migrated) && !Plugin::GcePd.is_in(migrated));
     assert!(!Plugin::Cinder.is_in(None));
+}
+
+#[test]
+fn drivers_of_volumes_as_json_are_found() {
+    let volume = json!({"metadata": {}, "spec": {"cinder": {"volumeID": "c"}}});
+    assert_eq!(persistent_driver(&volume).unwrap(), cinder::DRIVER);
+    let volume = json!({"name": "v", "portworxVolume": {"volumeID": "w"}});
+    assert_eq!(inline_driver(&volume, "n").unwrap(), portworx::DRIVER);
+    assert_eq!(inline_driver(&json!({"name": "v", "emptyDir": {}}), "n").unwrap(), "");
+    let bad = json!({"name": "v", "awsElasticBlockStore": {"volumeID": "aws://z/x"}});
+    assert!(inline_driver(&bad, "n").is_err());
 }
 
 #[test]

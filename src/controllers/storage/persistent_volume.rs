@@ -3,6 +3,7 @@
 
 mod claim_side;
 mod matching;
+mod migration;
 mod volume_side;
 
 use std::sync::Arc;

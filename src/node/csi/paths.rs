@@ -37,7 +37,7 @@ pub(crate) fn attachment_name(handle: &str, driver: &str, node: &str) -> String 
 }
 
 /// The name as a file name (`EscapeQualifiedName`).
-fn escaped(name: &str) -> String {
+pub(crate) fn escaped(name: &str) -> String {
     name.replace('/', "~")
 }
 

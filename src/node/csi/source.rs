@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use api::csi_translation::{self, Plugin, TranslationError};
 use api::k8s::api::core::v1 as core;
 use api::k8s::api::storage::v1::CSIDriverSpec;
 
@@ -28,6 +29,12 @@ impl SecretName {
             name: reference.name.clone().unwrap_or_default(),
         })
     }
+}
+
+/// Whether a volume of a pod without a claim is one of a CSI driver, by itself or in place of an
+/// in-tree plugin.
+pub(crate) fn is_inline(volume: &core::Volume) -> bool {
+    volume.csi.is_some() || Plugin::of_inline(volume).is_some()
 }
 
 /// A CSI volume of a pod.
@@ -106,6 +113,22 @@ impl CsiVolume {
         })
     }
 
+    /// Returns the volume of a source of an in-tree plugin, which is a persistent one for its
+    /// driver; `None` if it is of another kind.
+    ///
+    /// # Errors
+    /// The source cannot be translated.
+    pub(crate) fn migrated(
+        pod: &Pod,
+        volume: &core::Volume,
+    ) -> Result<Option<Self>, TranslationError> {
+        let translated = csi_translation::inline(volume, pod.namespace())?;
+        Ok(translated.and_then(|persistent| {
+            let spec_name = persistent.metadata.name.unwrap_or_default();
+            Self::persistent(&spec_name, &volume.name, persistent.spec.as_ref()?, false)
+        }))
+    }
+
     /// The mode as CSIDriver objects and `vol_data.json` name it.
     pub(crate) fn lifecycle_mode(&self) -> &'static str {
         if self.is_inline { "Ephemeral" } else { "Persistent" }
@@ -124,7 +147,11 @@ impl CsiVolume {
 
     /// Checks that the names can be used in paths.
     pub(crate) fn check_names(&self) -> Result<(), CsiError> {
-        for (what, name) in [("driver", &self.driver), ("volume", &self.spec_name)] {
+        // The translation of a disk of Azure is named by its path; only names of devices are used
+        // in paths as they are.
+        let spec_name =
+            if self.is_block { self.spec_name.clone() } else { paths::escaped(&self.spec_name) };
+        for (what, name) in [("driver", &self.driver), ("volume", &spec_name)] {
             if !paths::is_path_safe(name) {
                 return Err(CsiError::InvalidName { what, name: name.clone() });
             }
@@ -309,6 +336,23 @@ mod tests {
         assert!(volume.is_attachable(Some(&object(json!({"attachRequired": true})))));
         assert!(!volume.is_attachable(Some(&object(json!({"attachRequired": false})))));
         assert!(!inline(json!({})).1.is_attachable(None));
+    }
+
+    #[test]
+    fn an_in_tree_volume_of_a_pod_is_a_persistent_one() {
+        let pod = crate::pods::pod::tests::pod(json!({"containers": [], "volumes": [
+            {"name": "v", "azureDisk": {"diskName": "d", "diskURI": "/s/d", "kind": "Managed"}},
+            {"name": "w", "awsElasticBlockStore": {"volumeID": "aws://z/x"}},
+            {"name": "e", "emptyDir": {}}]}));
+        let volumes = pod.spec().volumes.clone().unwrap();
+        let volume = CsiVolume::migrated(&pod, &volumes[0]).unwrap().unwrap();
+        assert_eq!((&*volume.spec_name, &*volume.name), ("/s/d", "v"));
+        assert_eq!(volume.unique_name(), "kubernetes.io/csi/disk.csi.azure.com^/s/d");
+        assert!(!volume.is_inline && volume.is_attachable(None));
+        volume.check_names().unwrap();
+        assert!(CsiVolume::migrated(&pod, &volumes[1]).is_err());
+        assert_eq!(CsiVolume::migrated(&pod, &volumes[2]), Ok(None));
+        assert!(is_inline(&volumes[0]) && !is_inline(&volumes[2]));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! PersistentVolumeClaims: bound to directories and block devices of this node, which are volumes
 //! of the kinds `local` and `hostPath`, or to volumes of CSI drivers.
 
-use api::Quantity;
 use api::k8s::api::core::v1 as core;
+use api::{Quantity, csi_translation};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -164,7 +164,8 @@ pub(super) struct ClaimUse<'a> {
     pub(super) read_only: bool,
 }
 
-/// Returns a claim of a pod, and the name and the specification of the volume to which it is bound.
+/// Returns a claim of a pod, and the name and the specification of the volume to which it is bound:
+/// that of the CSI driver if the volume is of an in-tree plugin.
 async fn bound_volume(
     client: &Client,
     pod: &Pod,
@@ -179,6 +180,7 @@ async fn bound_volume(
         return Err(SetUpError::NotBound { namespace, name: name.to_owned() });
     };
     let volume: core::PersistentVolume = client.get("", &volume_name).await?;
+    let volume = csi_translation::persistent(&volume)?.unwrap_or(volume);
     Ok((claim, volume_name, volume.spec.unwrap_or_default()))
 }
 

@@ -62,6 +62,9 @@ impl std::error::Error for VolumeError {
 pub(crate) enum SetUpError {
     #[error("this kind of volume is not supported by this node")]
     KindNotSupported,
+    /// A volume of an in-tree plugin that its CSI driver does not know.
+    #[error("failed to translate in-tree pv to CSI: {0}")]
+    Translation(#[from] api::csi_translation::TranslationError),
     #[error("a projected source of this kind is not supported by this node")]
     ProjectedKindNotSupported,
     #[error("emptyDir medium {0:?} is not supported by this node")]

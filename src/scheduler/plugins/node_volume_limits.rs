@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::k8s::api::core::v1::PersistentVolumeClaim;
+use api::csi_translation::{self, Plugin as InTree, driver_of};
+use api::k8s::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::{CSINode, CSINodeDriver};
 use sorting::CollectOrdered as _;
 
@@ -46,9 +47,13 @@ impl Plugin for NodeVolumeLimits {
         match event {
             Event::Node | Event::CsiNodeAdd => true,
             Event::CsiNodeUpdate { old, new } => raises_a_limit(old, new),
-            Event::AssignedPodDelete(deleted) => !deleted.claims.is_empty(),
+            Event::AssignedPodDelete(deleted) => {
+                !deleted.claims.is_empty() || !deleted.inline_volumes.is_empty()
+            }
             Event::PersistentVolumeClaim { namespace, name } => pod.uses_claim(namespace, name),
-            Event::VolumeAttachmentDelete => !pod.claims.is_empty(),
+            Event::VolumeAttachmentDelete => {
+                !pod.claims.is_empty() || !pod.inline_volumes.is_empty()
+            }
             _ => false,
         }
     }
@@ -85,8 +90,9 @@ impl Plugin for NodeVolumeLimits {
         // Every claim and every attachment is at most one volume: most nodes are far from their
         // limits, and their claims need not be looked up.
         let attachments = snapshot.listers.volume_attachments(&node.name);
-        let claims: usize = node.pods.iter().map(|pod| pod.claims.len()).sum();
-        let most = claims + attachments.len() + self.volumes.len();
+        let volumes = |pod: &PodInfo| pod.claims.len() + pod.inline_volumes.len();
+        let volumes: usize = node.pods.iter().map(|pod| volumes(pod)).sum();
+        let most = volumes + attachments.len() + self.volumes.len();
         if limits.values().all(|limit| most <= *limit) {
             return Ok(());
         }
@@ -98,7 +104,7 @@ impl Plugin for NodeVolumeLimits {
         for attachment in &attachments {
             let volume = attachment.spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| snapshot.listers.volume(name));
-            if let Some(source) = volume.and_then(|v| v.spec?.csi) {
+            if let Some(source) = volume.and_then(csi_source) {
                 let handle = Handle::Volume(source.volume_handle);
                 in_attachments
                     .insert(CsiVolume { driver: attachment.spec.attacher.clone(), handle });
@@ -136,12 +142,25 @@ fn raises_a_limit(old: &CSINode, new: &CSINode) -> bool {
     drivers_of(new).iter().any(|d| limit_in(new, &d.name) > limit_in(old, &d.name))
 }
 
-/// Adds the CSI volumes of the pod's claims. Claims that do not exist are left out.
+/// The CSI source of a volume, translated for an in-tree plugin; `None` if it has none.
+fn csi_source(volume: PersistentVolume) -> Option<CSIPersistentVolumeSource> {
+    let spec = volume.spec.as_ref()?;
+    if InTree::of_volume(spec).is_some_and(InTree::is_scheduled) {
+        return csi_translation::persistent(&volume).ok()??.spec?.csi;
+    }
+    volume.spec?.csi
+}
+
+/// Adds the CSI volumes of the pod and of its claims. Claims that do not exist are left out.
 fn add_volumes(pod: &PodInfo, listers: &dyn Listers, volumes: &mut BTreeSet<CsiVolume>) {
     for name in &pod.claims {
         let claim = listers.claim(&pod.namespace, name);
         volumes.extend(claim.and_then(|claim| volume_of(&claim, listers)));
     }
+    volumes.extend(pod.inline_volumes.iter().map(|volume| CsiVolume {
+        driver: volume.driver.clone(),
+        handle: Handle::Volume(volume.handle.clone()),
+    }));
 }
 
 /// The volume of the claim, or the one that the driver of its class will provision; `None` when it
@@ -150,16 +169,19 @@ fn volume_of(claim: &PersistentVolumeClaim, listers: &dyn Listers) -> Option<Csi
     let spec = claim.spec.as_ref()?;
     let name = spec.volume_name.as_deref().filter(|name| !name.is_empty());
     if let Some(volume) = name.and_then(|name| listers.volume(name)) {
-        let source = volume.spec?.csi?;
+        let source = csi_source(volume)?;
         return Some(CsiVolume {
             driver: source.driver,
             handle: Handle::Volume(source.volume_handle),
         });
     }
     let class = listers.storage_class(spec.storage_class_name.as_deref()?)?;
+    // Volumes of the other in-tree plugins count nowhere.
+    let is_counted = InTree::of_name(&class.provisioner).is_none_or(InTree::is_scheduled);
+    let driver = is_counted.then(|| driver_of(&class.provisioner).to_owned())?;
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     let name = claim.metadata.name.clone().unwrap_or_default();
-    Some(CsiVolume { driver: class.provisioner, handle: Handle::PendingClaim(namespace, name) })
+    Some(CsiVolume { driver, handle: Handle::PendingClaim(namespace, name) })
 }
 
 #[cfg(test)]
@@ -270,6 +292,23 @@ mod tests {
             let pods = others.iter().map(|claims| pod(claims)).collect();
             assert_eq!(filter(&cluster, &pod(&new), pods), want, "{limit:?} {new:?} {others:?}");
         }
+    }
+
+    /// The cases of upstream's `TestCSILimits` with migrated volumes.
+    #[test]
+    fn volumes_of_in_tree_plugins_count_for_their_drivers() {
+        let decode = |spec: Value| decode::<PersistentVolume>(json!({"spec": spec})).unwrap();
+        let driver = |spec: Value| csi_source(decode(spec)).map(|source| source.driver);
+        let disk = json!({"gcePersistentDisk": {"pdName": "d"}});
+        assert_eq!(driver(disk).as_deref(), Some("pd.csi.storage.gke.io"));
+        let disk = json!({"vsphereVolume": {"volumePath": "p"}});
+        assert_eq!(driver(disk), None);
+        let inline =
+            crate::inline_volumes::InlineVolume { driver: "csi".into(), handle: "b".into() };
+        let other = PodInfo { inline_volumes: vec![inline], ..PodInfo::default() };
+        let cluster = Cluster { limit: Some(1), ..Cluster::default() };
+        let rejected = filter(&cluster, &pod(&["a"]), vec![Arc::new(other)]);
+        assert_eq!(rejected, "node(s) exceed max volume count");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! VolumeBinding: which nodes the pod's claims allow, and which volumes to bind or provision before
 //! the pod is bound.
 
+mod bound_volume;
+
 use std::borrow::Cow;
 
 use api::k8s::api::core::v1::{
@@ -11,6 +13,7 @@ use api::k8s::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use api::quantity::Quantity;
 
+use self::bound_volume::{BoundVolume, migrated_plugins};
 use crate::event::Event;
 use crate::framework::{Plugin, PreBind, Snapshot};
 use crate::listers::Listers;
@@ -44,7 +47,7 @@ pub(super) struct VolumeBinding {
     /// The rejection of all nodes.
     rejection: Option<Rejection>,
     /// Node affinity of the bound volumes.
-    bound: Vec<Vec<NodeSelectorTerm>>,
+    bound: Vec<BoundVolume>,
     delayed: Vec<DelayedClaim>,
 }
 
@@ -55,6 +58,8 @@ impl Plugin for VolumeBinding {
         match event {
             Event::Node | Event::PersistentVolume | Event::StorageClass => true,
             Event::PersistentVolumeClaim { namespace, name } => pod.uses_claim(namespace, name),
+            Event::CsiNodeAdd => true,
+            Event::CsiNodeUpdate { old, new } => migrated_plugins(old) != migrated_plugins(new),
             // Upstream looks only for inline volumes of the driver, which have no capacity.
             Event::CsiDriverUpdate { old, new } => reports_space(old) && !reports_space(new),
             Event::CsiStorageCapacity { old, new } => raises_limit(*old, new),
@@ -73,11 +78,13 @@ impl Plugin for VolumeBinding {
         (!snapshot.pod.claims.is_empty()).then_some(state)
     }
 
-    fn filter(&self, _: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
         if let Some(rejection) = &self.rejection {
             return Err(rejection.clone());
         }
-        if !self.bound.iter().all(|terms| allows(terms, node)) {
+        let is_migrated = self.bound.iter().any(|volume| volume.is_migrated());
+        let csi_node = is_migrated.then(|| snapshot.listers.csi_node(&node.name)).flatten();
+        if !self.bound.iter().all(|volume| volume.allows(node, csi_node.as_ref())) {
             return Err(Rejection::unresolvable(
                 "node(s) didn't match PersistentVolume's node affinity",
             ));
@@ -129,8 +136,13 @@ impl VolumeBinding {
                         .into(),
                 );
             };
-            self.bound.extend(affinity(&volume));
-            return Ok(());
+            return match BoundVolume::of(&volume) {
+                Ok(bound) => {
+                    self.bound.push(bound);
+                    Ok(())
+                }
+                Err(error) => reject(format!("could not translate pv: {error}").into()),
+            };
         }
         let class_name = spec.storage_class_name.as_deref().unwrap_or_default();
         let class = listers

@@ -1,4 +1,5 @@
-//! VolumeRestrictions: a claim with the access mode ReadWriteOncePod serves one pod at a time.
+//! VolumeRestrictions: a claim with the access mode ReadWriteOncePod serves one pod at a time, and
+//! a disk of GCE or AWS one pod of a node.
 
 use crate::event::Event;
 use crate::framework::{Plugin, Snapshot};
@@ -6,7 +7,7 @@ use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
 
-/// A pod with ReadWriteOncePod claims that are in use.
+/// A pod with ReadWriteOncePod claims that are in use, or with disks.
 #[derive(Debug, Clone)]
 pub(super) struct VolumeRestrictions {
     /// The pod's ReadWriteOncePod claims.
@@ -29,6 +30,7 @@ impl Plugin for VolumeRestrictions {
     fn queueing_hint(event: &Event<'_>, pod: &PodInfo) -> bool {
         let Event::AssignedPodDelete(deleted) = event else { return false };
         pod.claims.iter().any(|claim| deleted.uses_claim(&pod.namespace, claim))
+            || disks_conflict(pod, deleted)
     }
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
@@ -46,10 +48,13 @@ impl Plugin for VolumeRestrictions {
                 state.conflicts += usize::from(in_use(snapshot, name));
             }
         }
-        (state.conflicts > 0).then_some(state)
+        (state.conflicts > 0 || !snapshot.pod.disks.is_empty()).then_some(state)
     }
 
-    fn filter(&self, _: &Snapshot<'_>, _: &NodeInfo) -> Result<(), Rejection> {
+    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        if node.pods.iter().any(|other| disks_conflict(snapshot.pod, other)) {
+            return Err(Rejection::new("node(s) had no available disk"));
+        }
         if self.conflicts == 0 {
             return Ok(());
         }
@@ -66,6 +71,11 @@ impl Plugin for VolumeRestrictions {
     fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, _: &NodeInfo) {
         self.conflicts = self.conflicts.saturating_sub(self.used_by(snapshot, pod));
     }
+}
+
+/// Two pods cannot use their disks on one node.
+fn disks_conflict(pod: &PodInfo, other: &PodInfo) -> bool {
+    pod.disks.iter().any(|disk| other.disks.iter().any(|used| disk.conflicts_with(used)))
 }
 
 /// A pod on a node uses the claim.
@@ -121,6 +131,22 @@ mod tests {
             assert_eq!(plugin.is_some(), rejected, "{mode} {other}");
         }
     }
+
+    #[test]
+    fn a_disk_that_a_pod_of_the_node_uses_rejects_the_node() {
+        let volume = json!({"name": "v", "awsElasticBlockStore": {"volumeID": "a"}});
+        let disk = crate::inline_volumes::Disk::of(&serde_json::from_value(volume).unwrap());
+        let user = PodInfo { disks: disk.into_iter().collect(), ..PodInfo::default() };
+        let user = Arc::new(user);
+        let nodes = [NodeInfo { pods: vec![Arc::clone(&user)], ..NodeInfo::default() }];
+        let snapshot = Snapshot { pod: &user, nodes: &nodes, listers: &Claim("ReadWriteOnce") };
+        let plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
+        let rejection = plugin.filter(&snapshot, &nodes[0]).unwrap_err();
+        assert_eq!(rejection.reasons, ["node(s) had no available disk"]);
+        assert!(plugin.filter(&snapshot, &NodeInfo::default()).is_ok());
+        assert!(VolumeRestrictions::queueing_hint(&Event::AssignedPodDelete(&user), &user));
+    }
+
     #[test]
     fn the_claim_is_free_without_its_user() {
         let user = |claim: &str| {

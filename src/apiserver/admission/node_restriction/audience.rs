@@ -1,6 +1,7 @@
 //! Whether a node may request a token for an audience because a volume of the pod names it
 //! (upstream's `podReferencesAudience`).
 
+use api::csi_translation::{TranslationError, inline_driver, persistent_driver};
 use api::value::{get, has, items, str_at, str_in};
 use api::{Gvr, Status};
 use serde_json::Value;
@@ -15,6 +16,9 @@ pub(super) enum ObjectError {
     NotFound { kind: String, name: String },
     #[error("{}", .0.message)]
     Read(Box<Status>),
+    /// A volume of an in-tree plugin has no CSI driver.
+    #[error(transparent)]
+    Translation(#[from] TranslationError),
 }
 
 /// The errors of all volumes, in the format of Go's aggregate.
@@ -61,7 +65,12 @@ impl NodeRestriction {
                 } else {
                     str_in(volume, &["persistentVolumeClaim", "claimName"]).to_owned()
                 };
-                match self.driver_of(namespace, &claim).await {
+                let found = if claim.is_empty() {
+                    inline_driver(volume, namespace).map_err(ObjectError::from)
+                } else {
+                    self.driver_of(namespace, &claim).await
+                };
+                match found {
                     Ok(driver) => driver,
                     Err(error) => {
                         errors.push(error);
@@ -85,16 +94,14 @@ impl NodeRestriction {
         if errors.is_empty() { Ok(false) } else { Err(ObjectErrors(errors)) }
     }
 
-    /// The CSI driver of a claim's volume; empty if there is no claim or no driver.
+    /// The CSI driver of a claim's volume; empty if there is no driver.
     async fn driver_of(&self, namespace: &str, claim: &str) -> Result<String, ObjectError> {
-        if claim.is_empty() {
-            return Ok(String::new());
-        }
         let claim =
             self.existing_required(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim).await?;
         let volume = str_in(&claim, &["spec", "volumeName"]);
         let volume = self.existing_required(&lookup::PERSISTENT_VOLUMES, "", volume).await?;
-        Ok(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
+        let driver = str_in(&volume, &["spec", "csi", "driver"]);
+        if driver.is_empty() { Ok(persistent_driver(&volume)?) } else { Ok(driver.to_owned()) }
     }
 
     /// Like [`NodeRestriction::existing`], but absence is an error with the message of upstream's

@@ -1,11 +1,14 @@
 //! Which pods require that a volume is attached to their node.
 
-use api::Object;
-use api::k8s::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use api::k8s::api::core::v1::{
+    ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod,
+};
+use api::{Object, csi_translation};
+use client::informer::decode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::names::NodeName;
+use super::names::{NodeName, VolumeName};
 use crate::storage::pod_claims::ephemeral_name;
 
 /// A pod for which a volume is attached to a node.
@@ -15,10 +18,42 @@ pub(super) struct VolumeUser {
     pub(super) pod: ObjectReference,
     /// Its node.
     pub(super) node: NodeName,
-    /// The PersistentVolume that it uses.
-    pub(super) persistent_volume: String,
+    /// What it uses.
+    pub(super) source: AttachSource,
     /// The volume may be attached to one node at a time.
     pub(super) is_exclusive: bool,
+}
+
+/// What a VolumeAttachment names.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum AttachSource {
+    /// The PersistentVolume of this name.
+    PersistentVolume(String),
+    /// A volume of a pod, translated from an in-tree plugin.
+    Inline {
+        /// The name that the translation gives it.
+        name: String,
+        /// Its translation.
+        spec: Box<PersistentVolumeSpec>,
+    },
+}
+
+impl AttachSource {
+    /// The name of the volume in events.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::PersistentVolume(name) | Self::Inline { name, .. } => name,
+        }
+    }
+}
+
+/// The volumes of a pod that CSI drivers provide in place of in-tree plugins. A volume that cannot
+/// be translated is not attached; the node reports why.
+pub(super) fn translated_inline(pod: &Object) -> Vec<PersistentVolume> {
+    let spec = decode::<Pod>(pod).and_then(|pod| pod.spec);
+    let volumes = spec.and_then(|spec| spec.volumes).unwrap_or_default();
+    let translated = volumes.iter().map(|v| csi_translation::inline(v, &pod.key.namespace));
+    translated.filter_map(|volume| volume.ok().flatten()).collect()
 }
 
 /// The fields of a pod that decide about attachments.
@@ -29,6 +64,8 @@ pub(super) struct AttachPod {
     /// It needs no volumes any more.
     pub(super) is_terminated: bool,
     claims: Vec<ClaimUse>,
+    /// Volumes without a claim.
+    pub(super) inline: Vec<VolumeName>,
 }
 
 /// A claim of a pod.
@@ -66,6 +103,29 @@ struct PodVolume {
     name: String,
     persistent_volume_claim: Option<ClaimSource>,
     ephemeral: Option<IgnoredAny>,
+    aws_elastic_block_store: Option<IgnoredAny>,
+    azure_disk: Option<IgnoredAny>,
+    azure_file: Option<IgnoredAny>,
+    cinder: Option<IgnoredAny>,
+    gce_persistent_disk: Option<IgnoredAny>,
+    portworx_volume: Option<IgnoredAny>,
+    vsphere_volume: Option<IgnoredAny>,
+}
+
+impl PodVolume {
+    /// The volume is of a plugin that a CSI driver replaces.
+    fn is_migrated(&self) -> bool {
+        let sources = [
+            &self.aws_elastic_block_store,
+            &self.azure_disk,
+            &self.azure_file,
+            &self.cinder,
+            &self.gce_persistent_disk,
+            &self.portworx_volume,
+            &self.vsphere_volume,
+        ];
+        sources.into_iter().any(Option::is_some)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -129,13 +189,20 @@ impl AttachPod {
             }
             (None, None) => None,
         };
+        let volumes = shape.spec.volumes.unwrap_or_default();
+        let mut inline = Vec::new();
+        if volumes.iter().any(PodVolume::is_migrated) {
+            let translated = translated_inline(pod);
+            inline.extend(translated.iter().filter_map(VolumeName::of_translated));
+        }
         let is_finished = matches!(shape.status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let is_deleted = shape.metadata.deletion_timestamp.is_some();
         Ok(Self {
             node: shape.spec.node_name.unwrap_or_default(),
             // `IsPodTerminated`: a pod that is deleted before it started has no statuses.
             is_terminated: is_finished || is_deleted && !shape.status.may_run(),
-            claims: shape.spec.volumes.unwrap_or_default().into_iter().filter_map(claim).collect(),
+            claims: volumes.into_iter().filter_map(claim).collect(),
+            inline,
         })
     }
 

@@ -12,7 +12,7 @@ use sorting::CollectOrdered as _;
 use super::desired::{AttachPod, bound_volume};
 use super::names::{NodeName, VolumeName};
 use super::node_view::{AttachNode, NodeChange};
-use super::view::attachment_parts;
+use super::view::{AttachedVolume, BY_INLINE, attachment_parts};
 use super::{Controller, WorkItem};
 use crate::framework::nodes::BY_NODE;
 
@@ -66,7 +66,7 @@ impl Controller {
 
     /// The volumes behind the claims of a pod, and whether each claim has one.
     fn volumes_of(&self, object: &Object, pod: &AttachPod) -> (BTreeSet<VolumeName>, bool) {
-        let mut volumes = BTreeSet::new();
+        let mut volumes: BTreeSet<VolumeName> = pod.inline.iter().cloned().collect_set();
         let mut is_complete = true;
         for claim in pod.claims() {
             let claim = self.claims.get(&object.key.namespace, claim);
@@ -104,7 +104,12 @@ impl Controller {
         let Some((node, volume)) = attachment_parts(change.object()) else {
             return BTreeSet::new();
         };
-        match volume.and_then(|volume| self.volumes.cache().get("", &volume)) {
+        let volume = match volume {
+            Some(AttachedVolume::Inline(name)) => return BTreeSet::from([name]),
+            Some(AttachedVolume::Persistent(name)) => self.volumes.cache().get("", &name),
+            None => None,
+        };
+        match volume {
             Some(volume) => VolumeName::of(&volume).into_iter().collect(),
             // The volume is gone, but its name may be known from the node.
             None => self.volumes_on(&node.into()),
@@ -115,6 +120,9 @@ impl Controller {
         let driver = &*change.object().key.name;
         let volumes = self.volumes.cache().list("");
         let names = volumes.iter().filter_map(|volume| VolumeName::of(volume));
+        let pods = self.pods.cache().by_index(BY_INLINE, driver);
+        let inline = pods.iter().filter_map(|pod| AttachPod::of(pod).ok());
+        let names = names.chain(inline.flat_map(|pod| pod.inline));
         names.filter(|name| name.driver() == driver).collect_set()
     }
 

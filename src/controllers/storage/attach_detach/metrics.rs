@@ -35,10 +35,16 @@ static OPERATION_DURATION: Family = Family::histogram(
 /// The families of this controller, in the order in which they are rendered.
 pub(crate) static ALL: [&Family; 3] = [&FORCED_DETACHES, &TOTAL_VOLUMES, &OPERATION_DURATION];
 
-/// Records an operation that has ended.
-pub(super) fn operation(volume: &VolumeName, name: &str, is_success: bool, took: Duration) {
+/// Records an operation that has ended, of a volume that is migrated from an in-tree plugin or not.
+pub(super) fn operation(
+    (volume, is_migrated): (&VolumeName, bool),
+    name: &str,
+    is_success: bool,
+    took: Duration,
+) {
     let status = if is_success { "success" } else { "fail-unknown" };
-    OPERATION_DURATION.took(&["false", name, status, &volume.plugin()], took);
+    let migrated = if is_migrated { "true" } else { "false" };
+    OPERATION_DURATION.took(&[migrated, name, status, &volume.plugin()], took);
 }
 
 /// The numbers of nodes of one volume that [`TOTAL_VOLUMES`] contains.

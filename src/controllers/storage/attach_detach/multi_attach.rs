@@ -45,6 +45,7 @@ pub(super) fn waiting_message(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::attach_detach::desired::AttachSource;
     use serde_json::json;
 
     #[test]
@@ -74,7 +75,7 @@ mod tests {
                 ..ObjectReference::default()
             },
             node: "node1".into(),
-            persistent_volume: "pv".into(),
+            source: AttachSource::PersistentVolume("pv".into()),
             is_exclusive: true,
         };
         let (scheduled, near) = (user("ns1", "pod1"), user("ns1", "pod2"));

@@ -4,8 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use api::Object;
+use api::k8s::api::core::v1::PersistentVolume;
+use api::{Object, csi_translation};
+use client::informer::decode;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// The name of a node.
 pub(super) type NodeName = Arc<str>;
@@ -29,9 +32,32 @@ struct Shape {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
     csi: Option<Source>,
+    aws_elastic_block_store: Option<IgnoredAny>,
+    azure_disk: Option<IgnoredAny>,
+    azure_file: Option<IgnoredAny>,
+    cinder: Option<IgnoredAny>,
+    gce_persistent_disk: Option<IgnoredAny>,
+    portworx_volume: Option<IgnoredAny>,
+    vsphere_volume: Option<IgnoredAny>,
+}
+
+impl Spec {
+    /// The volume is of a plugin that a CSI driver replaces.
+    fn is_migrated(&self) -> bool {
+        let sources = [
+            &self.aws_elastic_block_store,
+            &self.azure_disk,
+            &self.azure_file,
+            &self.cinder,
+            &self.gce_persistent_disk,
+            &self.portworx_volume,
+            &self.vsphere_volume,
+        ];
+        sources.into_iter().any(Option::is_some)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -55,10 +81,23 @@ impl VolumeName {
         (!driver.is_empty() && !handle.is_empty()).then(|| Self(name.into()))
     }
 
-    /// The name of the volume behind a PersistentVolume; `None` if CSI does not provide it.
+    /// The name of the volume behind a PersistentVolume, that of the driver for an in-tree plugin;
+    /// `None` if CSI does not provide it.
     pub(super) fn of(volume: &Object) -> Option<Self> {
         let shape: Shape = serde_json::from_slice(volume.raw()).ok()?;
-        let source = shape.spec.csi?;
+        if let Some(source) = shape.spec.csi {
+            return Some(Self::new(&source.driver, &source.volume_handle));
+        }
+        if !shape.spec.is_migrated() {
+            return None;
+        }
+        let volume = decode::<PersistentVolume>(volume)?;
+        Self::of_translated(&csi_translation::persistent(&volume).ok()??)
+    }
+
+    /// The name of a volume with a CSI source.
+    pub(super) fn of_translated(volume: &PersistentVolume) -> Option<Self> {
+        let source = volume.spec.as_ref()?.csi.as_ref()?;
         Some(Self::new(&source.driver, &source.volume_handle))
     }
 
@@ -145,5 +184,8 @@ mod tests {
         let csi = volume(json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
         assert_eq!(VolumeName::of(&csi), Some(VolumeName::new("d", "h")));
         assert_eq!(VolumeName::of(&volume(json!({"nfs": {"server": "s", "path": "/"}}))), None);
+        let in_tree = volume(json!({"cinder": {"volumeID": "h"}}));
+        let name = VolumeName::new("cinder.csi.openstack.org", "h");
+        assert_eq!(VolumeName::of(&in_tree), Some(name));
     }
 }

@@ -68,7 +68,8 @@ impl Controller {
                 Step::Forget { node } => self.reports.lock().forget(&node, name),
                 Step::Completed { operation, took, error } => {
                     let (what, node) = (operation.kind.as_str(), &operation.node);
-                    metrics::operation(name, what, error.is_none(), took);
+                    let volume = (name, view.is_migrated);
+                    metrics::operation(volume, what, error.is_none(), took);
                     match error {
                         None => tracing::debug!(volume = %name, %node, what, "operation succeeded"),
                         Some((error, true)) => {
@@ -79,8 +80,8 @@ impl Controller {
                         }
                     }
                 }
-                Step::Attach { node, persistent_volume } => {
-                    let object = volume_attachment(name, &persistent_volume, &node);
+                Step::Attach { node, source } => {
+                    let object = volume_attachment(name, source, &node);
                     let result = self.client.create("", &object).await.map(drop);
                     let mut states = self.states.lock();
                     let Some(state) = states.get_mut(name) else { continue };

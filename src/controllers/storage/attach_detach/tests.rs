@@ -14,6 +14,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 
+mod in_tree;
+
 const VOLUME: &str = "kubernetes.io/csi/csi.example.com^vol-1";
 /// Most events of a watch in these tests.
 const EVENTS_MAX: usize = 256;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use api::Object;
 use api::k8s::api::core::v1::{PersistentVolume, Pod};
+use api::{Object, csi_translation};
 use client::informer::decode;
 use client::{Error, events};
 use serde::Deserialize;
 use sorting::CompactSort as _;
 
 use super::Controller;
-use super::desired::{AttachPod, VolumeUser, are_bound};
+use super::desired::{AttachPod, AttachSource, VolumeUser, are_bound, translated_inline};
 use super::detach::NodeCondition;
 use super::multi_attach::is_exclusive;
 use super::names::{NodeName, VolumeName};
@@ -21,8 +21,11 @@ use crate::storage::pod_claims::BY_CLAIM;
 
 /// Index of PersistentVolumes by [`VolumeName`].
 pub(super) const BY_VOLUME: &str = "csi-volume";
-/// Index of VolumeAttachments by the name of the PersistentVolume.
+/// Index of VolumeAttachments by the name of the PersistentVolume, or by the [`VolumeName`] of an
+/// inline volume.
 pub(super) const BY_PERSISTENT_VOLUME: &str = "persistent-volume";
+/// Index of pods by the [`VolumeName`]s of their inline volumes, and by the drivers of these.
+pub(super) const BY_INLINE: &str = "inline-volume";
 /// Index of nodes by the [`VolumeName`]s in `status.volumesAttached`.
 pub(super) const BY_LISTED: &str = "volumes-attached";
 
@@ -44,13 +47,50 @@ struct Spec {
 #[serde(default, rename_all = "camelCase")]
 struct Source {
     persistent_volume_name: Option<String>,
+    inline_volume_spec: Option<InlineSpec>,
 }
 
-/// The node and the PersistentVolume of a VolumeAttachment; the latter is absent for inline volumes
-/// that were migrated to CSI, which this controller does not have.
-pub(super) fn attachment_parts(attachment: &Object) -> Option<(String, Option<String>)> {
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct InlineSpec {
+    csi: CsiSource,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct CsiSource {
+    driver: String,
+    volume_handle: String,
+}
+
+/// The volume that a VolumeAttachment names.
+pub(super) enum AttachedVolume {
+    /// The PersistentVolume of this name.
+    Persistent(String),
+    /// A volume of a pod.
+    Inline(VolumeName),
+}
+
+impl AttachedVolume {
+    /// The key in [`BY_PERSISTENT_VOLUME`]: names of volumes contain a slash, those of
+    /// PersistentVolumes do not.
+    fn key(self) -> String {
+        match self {
+            Self::Persistent(name) => name,
+            Self::Inline(name) => name.as_str().to_owned(),
+        }
+    }
+}
+
+/// The node and the volume of a VolumeAttachment.
+pub(super) fn attachment_parts(attachment: &Object) -> Option<(String, Option<AttachedVolume>)> {
     let shape: Shape = serde_json::from_slice(attachment.raw()).ok()?;
-    Some((shape.spec.node_name, shape.spec.source.persistent_volume_name))
+    let Source { persistent_volume_name, inline_volume_spec } = shape.spec.source;
+    let inline = inline_volume_spec.map(|spec| {
+        AttachedVolume::Inline(VolumeName::new(&spec.csi.driver, &spec.csi.volume_handle))
+    });
+    let volume = persistent_volume_name.map(AttachedVolume::Persistent).or(inline);
+    Some((shape.spec.node_name, volume))
 }
 
 impl Controller {
@@ -62,7 +102,13 @@ impl Controller {
             VolumeName::of(volume).map(|name| name.as_str().to_owned()).into_iter().collect()
         });
         self.attachments.add_index(BY_PERSISTENT_VOLUME, |attachment| {
-            attachment_parts(attachment).and_then(|(_, volume)| volume).into_iter().collect()
+            let volume = attachment_parts(attachment).and_then(|(_, volume)| volume);
+            volume.map(AttachedVolume::key).into_iter().collect()
+        });
+        self.pods.add_index(BY_INLINE, |pod| {
+            let inline = AttachPod::of(pod).map(|pod| pod.inline).unwrap_or_default();
+            let keys = |name: &VolumeName| [name.as_str().to_owned(), name.driver().to_owned()];
+            inline.iter().flat_map(keys).collect()
         });
         self.nodes.add_index(BY_LISTED, |node| {
             let listed = AttachNode::of(node).map(|node| node.listed_csi()).unwrap_or_default();
@@ -80,11 +126,20 @@ impl Controller {
         users: Vec<VolumeUser>,
         nodes: BTreeSet<NodeName>,
     ) -> Result<VolumeView, Error> {
-        let volumes = self.volumes.by_index(BY_VOLUME, name.as_str());
+        let mut is_migrated = false;
+        let mut volumes = self.volumes.by_index(BY_VOLUME, name.as_str());
+        for volume in &mut volumes {
+            if let Ok(Some(translated)) = csi_translation::persistent(volume) {
+                *volume = translated;
+                is_migrated = true;
+            }
+        }
         let users = self.users(name, &volumes, users)?;
+        is_migrated |= users.iter().any(|u| matches!(u.source, AttachSource::Inline { .. }));
         let mut nodes = nodes;
         nodes.extend(users.iter().map(|user| NodeName::clone(&user.node)));
-        for volume in volumes.iter().filter_map(|volume| volume.metadata.name.as_deref()) {
+        let named = volumes.iter().filter_map(|volume| volume.metadata.name.as_deref());
+        for volume in named.chain([name.as_str()]) {
             for attachment in self.attachments.cache().by_index(BY_PERSISTENT_VOLUME, volume) {
                 nodes.extend(attachment_parts(&attachment).map(|(node, _)| NodeName::from(node)));
             }
@@ -94,6 +149,7 @@ impl Controller {
         let on_node = |node: NodeName| Ok((NodeName::clone(&node), self.on_node(name, &node)?));
         Ok(VolumeView {
             name: name.clone(),
+            is_migrated,
             is_exclusive: volumes.iter().any(is_exclusive) || users.iter().any(|u| u.is_exclusive),
             nodes: nodes.into_iter().map(on_node).collect::<Result<_, Error>>()?,
             users,
@@ -128,6 +184,13 @@ impl Controller {
                 if is_user && !is_there && self.is_managed(&pod.node)? {
                     users.extend(volume_user(&object, &pod, volume));
                 }
+            }
+        }
+        for object in self.pods.cache().by_index(BY_INLINE, name.as_str()) {
+            let pod = AttachPod::of(&object)?;
+            let is_there = users.iter().any(|u| u.pod.uid.as_deref() == Some(&*object.uid));
+            if pod.is_active() && !is_there && self.is_managed(&pod.node)? {
+                users.extend(inline_user(&object, &pod, name));
             }
         }
         let by = |user: &VolumeUser| (user.pod.namespace.clone(), user.pod.name.clone());
@@ -194,7 +257,23 @@ fn volume_user(object: &Object, pod: &AttachPod, volume: &PersistentVolume) -> O
     Some(VolumeUser {
         pod: events::reference(&decode::<Pod>(object)?),
         node: pod.node.as_str().into(),
-        persistent_volume: volume.metadata.name.clone()?,
+        source: AttachSource::PersistentVolume(volume.metadata.name.clone()?),
         is_exclusive: is_exclusive(volume),
+    })
+}
+
+/// The user that a pod with the inline volume `name` is.
+fn inline_user(object: &Object, pod: &AttachPod, name: &VolumeName) -> Option<VolumeUser> {
+    let mut volumes = translated_inline(object).into_iter();
+    let volume = volumes.find(|v| VolumeName::of_translated(v).as_ref() == Some(name))?;
+    let is_exclusive = is_exclusive(&volume);
+    Some(VolumeUser {
+        pod: events::reference(&decode::<Pod>(object)?),
+        node: pod.node.as_str().into(),
+        source: AttachSource::Inline {
+            name: volume.metadata.name.unwrap_or_default(),
+            spec: Box::new(volume.spec?),
+        },
+        is_exclusive,
     })
 }

@@ -5,6 +5,7 @@ use api::k8s::api::storage::v1::{
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::desired::AttachSource;
 use super::names::VolumeName;
 
 /// What a VolumeAttachment says.
@@ -123,18 +124,19 @@ pub(super) enum DetachError {
 /// The object that asks external-attacher to attach a volume to a node.
 pub(super) fn volume_attachment(
     volume: &VolumeName,
-    persistent_volume: &str,
+    source: AttachSource,
     node: &str,
 ) -> VolumeAttachment {
+    let (persistent_volume_name, inline_volume_spec) = match source {
+        AttachSource::PersistentVolume(name) => (Some(name), None),
+        AttachSource::Inline { spec, .. } => (None, Some(*spec)),
+    };
     VolumeAttachment {
         metadata: ObjectMeta { name: Some(volume.attachment(node)), ..ObjectMeta::default() },
         spec: VolumeAttachmentSpec {
             attacher: volume.driver().to_owned(),
             node_name: node.to_owned(),
-            source: VolumeAttachmentSource {
-                persistent_volume_name: Some(persistent_volume.to_owned()),
-                inline_volume_spec: None,
-            },
+            source: VolumeAttachmentSource { persistent_volume_name, inline_volume_spec },
         },
         status: None,
     }
@@ -180,7 +182,8 @@ mod tests {
 
     #[test]
     fn the_object_names_driver_node_and_persistent_volume_alone() {
-        let object = volume_attachment(&VolumeName::new("driver02", "vol02"), "pv", "node02");
+        let source = AttachSource::PersistentVolume("pv".into());
+        let object = volume_attachment(&VolumeName::new("driver02", "vol02"), source, "node02");
         let name = "csi-70fa8b122628ff5436f098759b79c93487b3894e2bff5637c618405a059b0b47";
         let value: serde_json::Value = serde_json::from_slice(&object.to_json().unwrap()).unwrap();
         assert_eq!(value["metadata"], json!({"name": name}));

@@ -12,7 +12,7 @@ use client::events::EventType;
 use sorting::CollectOrdered as _;
 use tokio::time::Instant;
 
-use super::desired::VolumeUser;
+use super::desired::{AttachSource, VolumeUser};
 use super::detach::{DetachVerdict, ForcedReason, NodeCondition, detach_verdict};
 use super::metrics::VolumeCount;
 use super::multi_attach::waiting_message;
@@ -51,6 +51,8 @@ impl VolumeOnNode {
 pub(super) struct VolumeView {
     /// The volume.
     pub(super) name: VolumeName,
+    /// It is one of an in-tree plugin that the driver replaces.
+    pub(super) is_migrated: bool,
     /// It may be attached to one node at a time.
     pub(super) is_exclusive: bool,
     /// The pods that use it, by namespace and name.
@@ -87,8 +89,8 @@ pub(super) enum Step {
     Attach {
         /// The node.
         node: NodeName,
-        /// The PersistentVolume that it names.
-        persistent_volume: String,
+        /// What it names.
+        source: AttachSource,
     },
     /// Delete a VolumeAttachment.
     Detach {
@@ -250,7 +252,7 @@ impl VolumeState {
             Err(error) => {
                 let text = error.to_string();
                 let message = |user: &VolumeUser| {
-                    let volume = &user.persistent_volume;
+                    let volume = user.source.name();
                     format!("AttachVolume.Attach failed for volume \"{volume}\" : {text}")
                 };
                 let users = view.users_on(node);
@@ -300,7 +302,7 @@ impl VolumeState {
             // Upstream's text ends with a space.
             message: format!(
                 "AttachVolume.Attach succeeded for volume \"{}\" ",
-                user.persistent_volume
+                user.source.name()
             ),
         };
         view.users_on(node).map(event).collect()
@@ -385,9 +387,10 @@ impl VolumeState {
             match on.and_then(|on| on.attachment.as_ref()) {
                 None => {
                     let user = view.users_on(&node).next();
-                    let persistent_volume =
-                        user.map(|user| user.persistent_volume.clone()).unwrap_or_default();
-                    steps.push(Step::Attach { node, persistent_volume });
+                    let source = user.map(|user| user.source.clone());
+                    let unnamed = || AttachSource::PersistentVolume(String::new());
+                    let source = source.unwrap_or_else(unnamed);
+                    steps.push(Step::Attach { node, source });
                 }
                 attachment @ Some(_) => {
                     if let Progress::Failed(message) = attach_progress(attachment) {
@@ -477,6 +480,6 @@ fn warning(user: &VolumeUser, message: String) -> Step {
 fn conflict_events(view: &VolumeView, node: &NodeName, holders: &BTreeSet<&NodeName>) -> Vec<Step> {
     let others: Vec<&VolumeUser> =
         view.users.iter().filter(|user| holders.contains(&user.node)).collect();
-    let message = |user: &VolumeUser| waiting_message(&user.persistent_volume, &user.pod, &others);
+    let message = |user: &VolumeUser| waiting_message(user.source.name(), &user.pod, &others);
     view.users_on(node).map(|user| warning(user, message(user))).collect()
 }

@@ -1,5 +1,6 @@
 //! The claim's part: find it a volume, ask for one to be made, or tell what it waits for.
 
+use api::csi_translation::driver_of;
 use api::k8s::api::core::v1::PersistentVolume;
 use api::quantity::Quantity;
 use client::Error;
@@ -79,6 +80,7 @@ pub(super) fn status(
 impl Binder {
     pub(super) async fn sync_claim(&self, namespace: &str, name: &str) -> Result<(), Error> {
         let Some(claim) = Stored::cached(&self.claims, namespace, name)? else { return Ok(()) };
+        let claim = self.annotate_migration(claim, &[PROVISIONER, BETA_PROVISIONER]).await?;
         let volume = claim.typed.spec.as_ref().and_then(|s| s.volume_name.clone());
         let volume = volume.filter(|v| !v.is_empty());
         match (is_unbound(&claim.typed), volume) {
@@ -163,7 +165,8 @@ impl Binder {
             self.tell(&claim, EventType::Warning, "ProvisioningFailed", &text);
             return Ok(());
         };
-        let provisioner = class.provisioner;
+        // The driver, for the plugin that it replaces.
+        let provisioner = driver_of(&class.provisioner).to_owned();
         if provisioner.starts_with("kubernetes.io/") {
             let text = format!("no volume plugin matched name: {provisioner}");
             self.tell(&claim, EventType::Warning, "ProvisioningFailed", &text);

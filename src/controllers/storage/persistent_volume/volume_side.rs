@@ -1,5 +1,6 @@
 //! The volume's part: its phase, and what becomes of it when its claim is gone.
 
+use api::csi_translation::MIGRATED_TO;
 use api::k8s::api::core::v1::PersistentVolumeClaim;
 use client::Error;
 use client::events::EventType;
@@ -42,6 +43,7 @@ fn reclaim(policy: &str, provisioned_by: Option<&str>, name: &str) -> Reclaim {
 impl Binder {
     pub(super) async fn sync_volume(&self, name: &str) -> Result<(), Error> {
         let Some(volume) = Stored::cached(&self.volumes, "", name)? else { return Ok(()) };
+        let volume = self.annotate_migration(volume, &[PROVISIONED_BY]).await?;
         let reference = volume.typed.spec.as_ref().and_then(|s| s.claim_ref.clone());
         let Some(reference) = reference else {
             return self.volume_phase(volume, "Available", "").await.map(drop);
@@ -132,7 +134,12 @@ impl Binder {
             _ => self.volume_phase(volume, "Released", "").await?,
         };
         let name = volume.typed.metadata.name.clone().unwrap_or_default();
-        let by = annotation(&volume.typed.metadata.annotations, PROVISIONED_BY);
+        let annotations = &volume.typed.metadata.annotations;
+        if annotation(annotations, MIGRATED_TO).is_some() {
+            // The provisioner of the CSI driver deletes the volume.
+            return Ok(());
+        }
+        let by = annotation(annotations, PROVISIONED_BY);
         match reclaim(&self.policy(&volume), by, &name) {
             Reclaim::Leave => Ok(()),
             Reclaim::Fail(_, _) if volume_phase(&volume.typed) == "Failed" => Ok(()),

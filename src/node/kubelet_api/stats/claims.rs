@@ -8,6 +8,7 @@ use api::k8s::api::core::v1::Volume;
 use base::metrics::Family;
 
 use super::storage;
+use crate::csi::source::is_inline;
 use crate::kubelet_api::state::KubeletApi;
 use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
@@ -45,7 +46,8 @@ const FAMILIES: [Row; 6] = [
 
 /// Whether a volume may be that of a driver, of a server or of a disk.
 fn is_external(volume: &Volume) -> bool {
-    volume.csi.is_some() || volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+    has_claim || is_inline(volume)
 }
 
 /// Returns how full the volumes of claims and of drivers are, by the uids of their pods. Drivers
