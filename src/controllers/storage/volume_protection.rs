@@ -110,14 +110,22 @@ fn holds(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     pods::is_scheduled(pod) && names(pod, claim, !shut_down)
 }
 
-/// The pod has ended, or is being deleted with nothing running.
+/// The pod has ended, or is being deleted with nothing running (`IsPodTerminated`).
 fn ended(pod: &Pod) -> bool {
-    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref());
-    let running = statuses
-        .unwrap_or_default()
-        .iter()
-        .any(|c| c.state.as_ref().is_some_and(|s| s.terminated.is_none() && s.waiting.is_none()));
+    let lists = pod.status.iter().flat_map(|s| {
+        [&s.init_container_statuses, &s.container_statuses, &s.ephemeral_container_statuses]
+    });
+    // A container with an unknown state counts as running.
+    let running = lists
+        .flatten()
+        .flatten()
+        .any(|c| c.state.as_ref().is_none_or(|s| s.terminated.is_none() && s.waiting.is_none()));
     pods::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some() && !running
+}
+
+/// The pod uses the claim, for the condition `Unused`.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    !ended(pod) && names(pod, claim, true)
 }
 
 /// The condition `Unused` as it should be; `None` when it is so.
@@ -138,6 +146,19 @@ fn unused(claim: &Value, used: bool, now: Timestamp) -> Option<Value> {
     })
 }
 
+/// Replaces the condition `Unused` at its place, or adds it.
+fn set_condition(claim: &mut Value, condition: Value) {
+    let list = claim.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    let Some(list) = list else {
+        claim["status"]["conditions"] = json!([condition]);
+        return;
+    };
+    match list.iter_mut().find(|c| c["type"] == UNUSED) {
+        Some(old) => *old = condition,
+        None => list.push(condition),
+    }
+}
+
 impl Claims {
     async fn reconcile(&self, (namespace, name): &Key) -> Result<Action, Error> {
         let Some(object) = self.claims.cache().get(namespace, name) else {
@@ -149,16 +170,13 @@ impl Claims {
         let users = self.pods.by_index(BY_CLAIM, &object.key.to_string());
         let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         if bound && !deleting(&value) {
-            let used = users.iter().any(|p| !ended(p) && names(p, &claim, true));
+            let mut used = users.iter().any(|p| uses(p, &claim));
+            if !used && unused(&value, used, Timestamp::now()).is_some() {
+                // A pod may not be in the cache yet.
+                used = self.live_pods(&claim).await?.iter().any(|p| uses(p, &claim));
+            }
             if let Some(condition) = unused(&value, used, Timestamp::now()) {
-                let list = value.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
-                match list {
-                    Some(list) => {
-                        list.retain(|c| c["type"] != UNUSED);
-                        list.push(condition);
-                    }
-                    None => value["status"]["conditions"] = json!([condition]),
-                }
+                set_condition(&mut value, condition);
                 // The write wakes the claim again.
                 settled(edit::put(&self.client, &gvr, "status", &value).await)?;
                 return Ok(Action::Done);
@@ -181,9 +199,13 @@ impl Claims {
         if users.iter().any(|p| holds(p, claim)) {
             return Ok(true);
         }
+        Ok(self.live_pods(claim).await?.iter().any(|p| holds(p, claim)))
+    }
+
+    /// The pods of the claim's namespace, from the server.
+    async fn live_pods(&self, claim: &PersistentVolumeClaim) -> Result<Vec<Pod>, Error> {
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-        let live = self.client.list::<Pod>(namespace, &ListOptions::default()).await?;
-        Ok(live.iter().any(|p| holds(p, claim)))
+        self.client.list::<Pod>(namespace, &ListOptions::default()).await
     }
 }
 
@@ -210,6 +232,31 @@ mod tests {
         assert!(!holds(&pod("", &json!({"phase": "Pending"})), &claim()));
         assert!(ended(&pod("x", &json!({"phase": "Succeeded"}))));
         assert!(!ended(&pod("x", &json!({"phase": "Running"}))));
+    }
+
+    /// Cases of upstream's `TestPVCUnusedSinceTime`.
+    #[test]
+    fn a_deleted_pod_uses_its_claim_while_a_container_of_any_kind_runs() {
+        for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+            let of = |state: Value| {
+                let container = json!({"name": "c", "image": "i", "imageID": "", "ready": true,
+                    "restartCount": 0, "state": state});
+                let mut pod = pod("x", &json!({"phase": "Running", list: [container]}));
+                pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+                uses(&pod, &claim())
+            };
+            assert!(of(json!({"running": {}})), "{list}");
+            assert!(!of(json!({"terminated": {"exitCode": 0}})), "{list}");
+        }
+        assert!(uses(&pod("", &json!({"phase": "Pending"})), &claim()), "not scheduled");
+    }
+
+    #[test]
+    fn the_condition_keeps_its_place() {
+        let mut claim = json!({"status": {"conditions": [{"type": UNUSED}, {"type": "Resizing"}]}});
+        set_condition(&mut claim, json!({"type": UNUSED, "status": "True"}));
+        let conditions = json!([{"type": UNUSED, "status": "True"}, {"type": "Resizing"}]);
+        assert_eq!(claim["status"]["conditions"], conditions);
     }
 
     #[test]

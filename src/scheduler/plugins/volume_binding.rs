@@ -270,7 +270,7 @@ fn candidate(volume: &PersistentVolume) -> Candidate {
     }
 }
 
-/// The volume is free or reserved for this claim, of the class, large enough, has the requested
+/// The volume is free or reserved for this claim, of the classes, large enough, has the requested
 /// modes, and the selector of the claim selects it.
 fn is_candidate(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class: &str) -> bool {
     let (Some(have), Some(want)) = (&volume.spec, &claim.spec) else { return false };
@@ -292,6 +292,7 @@ fn is_candidate(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class:
         .selector
         .as_ref()
         .is_none_or(|s| client::labels::selects(s, volume.metadata.labels.as_ref()));
+    let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
     let mode = |m: &Option<String>| m.clone().unwrap_or_else(|| "Filesystem".into());
     reserved
         && free
@@ -300,6 +301,8 @@ fn is_candidate(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class:
         && chosen
         && have.storage_class_name.as_deref().unwrap_or_default() == class
         && mode(&have.volume_mode) == mode(&want.volume_mode)
+        && attributes(&have.volume_attributes_class_name)
+            == attributes(&want.volume_attributes_class_name)
         && volume.metadata.deletion_timestamp.is_none()
 }
 
@@ -417,6 +420,18 @@ mod tests {
         );
         assert_eq!(
             reasons(&plugin, &node("z")),
+            ["node(s) didn't find available persistent volumes to bind"]
+        );
+    }
+
+    #[test]
+    fn a_volume_of_another_attributes_class_is_not_bound() {
+        let mut gold = volume("gold", "2Gi", "a");
+        gold["spec"]["volumeAttributesClassName"] = "gold".into();
+        let class = class("kubernetes.io/no-provisioner", "WaitForFirstConsumer");
+        let plugin = plugin(class, vec![gold]);
+        assert_eq!(
+            reasons(&plugin, &node("a")),
             ["node(s) didn't find available persistent volumes to bind"]
         );
     }

@@ -53,7 +53,8 @@ pub(super) fn status(
 ) -> Result<Option<Value>, Error> {
     let old = claim.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut new = old.clone();
-    let changes = old.get("phase").and_then(Value::as_str) != Some(phase);
+    let before = old.get("phase").and_then(Value::as_str);
+    let changes = before != Some(phase);
     new["phase"] = phase.into();
     let Some(fields) = new.as_object_mut() else { return Ok(None) };
     let volume = volume.and_then(|v| Some((v, v.spec.as_ref()?)));
@@ -68,8 +69,13 @@ pub(super) fn status(
             if changes {
                 let capacity = bound_capacity(fields.get("capacity"), volume)?;
                 fields.insert("capacity".into(), capacity);
-                if let Some(class) = &spec.volume_attributes_class_name {
-                    fields.insert("currentVolumeAttributesClassName".into(), class.as_str().into());
+            }
+            // Later on, the class is that of external-resizer.
+            if (before, phase) == (Some("Pending"), "Bound") {
+                const CLASS: &str = "currentVolumeAttributesClassName";
+                match &spec.volume_attributes_class_name {
+                    Some(class) => drop(fields.insert(CLASS.into(), class.as_str().into())),
+                    None => drop(fields.remove(CLASS)),
                 }
             }
         }
@@ -272,6 +278,25 @@ mod tests {
             "capacity": {"storage": "1Gi"}}});
         assert_eq!(status(&resized, "Bound", Some(&volume)).unwrap(), None);
         assert_eq!(status(&resized, "Lost", None).unwrap(), Some(json!({"phase": "Lost"})));
+    }
+
+    /// Cases of `TestSync` with `volumeAttributesClassName`.
+    #[test]
+    fn the_attributes_class_is_that_of_the_volume_when_a_pending_claim_is_bound() {
+        let volume = |class: Value| -> PersistentVolume {
+            let spec = json!({"capacity": {"storage": "1Gi"}, "volumeAttributesClassName": class});
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        let class = |phase: &str, current: Value, volume: &PersistentVolume| {
+            let claim = json!({"status": {"phase": phase,
+                "currentVolumeAttributesClassName": current}});
+            let status = status(&claim, "Bound", Some(volume)).unwrap();
+            status.map_or(current, |s| s["currentVolumeAttributesClassName"].clone())
+        };
+        assert_eq!(class("Pending", Value::Null, &volume(json!("gold"))), "gold");
+        assert_eq!(class("Pending", json!("silver"), &volume(Value::Null)), Value::Null);
+        assert_eq!(class("Bound", json!("silver"), &volume(json!("gold"))), "silver");
+        assert_eq!(class("Lost", json!("silver"), &volume(json!("gold"))), "silver");
     }
 
     /// Cases of `TestSync` with `withPreResizeCapacity`, and those with other capacities.

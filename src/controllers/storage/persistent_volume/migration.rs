@@ -31,9 +31,7 @@ fn change(
     let provisioner = named.next()?;
     let current = annotation(annotations, MIGRATED_TO);
     match Plugin::of_name(provisioner) {
-        Some(plugin) => {
-            (current != Some(plugin.driver())).then(|| Annotate::Set(plugin.driver()))
-        }
+        Some(plugin) => (current != Some(plugin.driver())).then(|| Annotate::Set(plugin.driver())),
         None => current.is_some_and(|driver| !driver.is_empty()).then_some(Annotate::Remove),
     }
 }
