@@ -13,13 +13,12 @@ mod portworx;
 mod topology;
 mod vsphere;
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, PodSpec, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
+use sorting::CollectOrdered as _;
 
 use crate::Typed as _;
 
@@ -248,7 +247,7 @@ fn inline_volume(name: String, mode: &str, source: CSIPersistentVolumeSource) ->
 /// A source of a driver with these attributes.
 fn source(driver: &str, handle: &str, attributes: &[(&str, &str)]) -> CSIPersistentVolumeSource {
     let attribute = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    let attributes: BTreeMap<String, String> = attributes.iter().map(attribute).collect();
+    let attributes = attributes.iter().map(attribute).collect_map();
     CSIPersistentVolumeSource {
         driver: driver.to_owned(),
         volume_handle: handle.to_owned(),

@@ -11,7 +11,7 @@ const SECRET_NAME: &str = "openstorage.io/auth-secret-name";
 const SECRET_NAMESPACE: &str = "openstorage.io/auth-secret-namespace";
 
 pub(super) fn persistent(volume: &mut PersistentVolume) {
-    let annotation = |key| volume.metadata.annotations.as_ref()?.get(key).cloned();
+    let annotation = |key: &str| volume.metadata.annotations.as_ref()?.get(key).cloned();
     let secret = annotation(SECRET_NAME).zip(annotation(SECRET_NAMESPACE));
     let secret =
         secret.map(|(name, space)| SecretReference { name: Some(name), namespace: Some(space) });

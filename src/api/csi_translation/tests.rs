@@ -214,7 +214,9 @@ fn inline_volumes_become_persistent_volumes() {
         let modes = spec.access_modes.unwrap().join(",");
         (translated.metadata.name.unwrap(), source.volume_handle, modes)
     };
-    let same = |name: &str, handle: &str, mode: &str| (name.into(), handle.into(), mode.into());
+    let same = |name: &str, handle: &str, mode: &str| {
+        (name.to_owned(), handle.to_owned(), mode.to_owned())
+    };
     let once = "ReadWriteOnce";
     assert_eq!(
         of(json!({"awsElasticBlockStore": {"volumeID": "vol-1"}})),

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, VolumeNodeAffinity,
-};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
+use sorting::CollectOrdered as _;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const REGION: &str = "topology.kubernetes.io/region";
@@ -17,7 +16,7 @@ pub(super) const ZONES_SEPARATOR: &str = "__";
 fn terms(volume: &PersistentVolume) -> &[NodeSelectorTerm] {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
-    required.map_or(&[], |required| &required.node_selector_terms)
+    required.map_or(&[], |required| required.node_selector_terms.as_slice())
 }
 
 fn expressions(volume: &PersistentVolume) -> impl Iterator<Item = &NodeSelectorRequirement> {
@@ -69,8 +68,8 @@ fn replace(volume: &mut PersistentVolume, old: &str, new: &str) {
 
 /// Adds a requirement to each term; without a value, nothing changes.
 fn add(volume: &mut PersistentVolume, key: &str, values: &[&str]) {
-    let values: BTreeSet<&str> =
-        values.iter().map(|v| v.trim()).filter(|v| !v.is_empty()).collect();
+    let values = values.iter().map(|v| v.trim()).filter(|v| !v.is_empty());
+    let values: BTreeSet<&str> = values.collect_set();
     if values.is_empty() {
         return;
     }
@@ -80,8 +79,8 @@ fn add(volume: &mut PersistentVolume, key: &str, values: &[&str]) {
         values: Some(values.into_iter().map(str::to_owned).collect()),
     };
     let spec = volume.spec.get_or_insert_default();
-    let affinity = spec.node_affinity.get_or_insert_with(VolumeNodeAffinity::default);
-    let required = affinity.required.get_or_insert_with(NodeSelector::default);
+    let affinity = spec.node_affinity.get_or_insert_default();
+    let required = affinity.required.get_or_insert_default();
     if required.node_selector_terms.is_empty() {
         required.node_selector_terms.push(NodeSelectorTerm::default());
     }

@@ -75,8 +75,8 @@ impl Plugin for VolumeZone {
 /// The topologies of a volume; a label with an empty zone is ignored.
 fn topologies(volume: &PersistentVolume) -> Vec<VolumeTopology> {
     let labels = volume.metadata.labels.as_ref();
-    let topology = |(key, current_key): &(&'static str, &'static str)| {
-        let zones = labels?.get(*key)?.split(SEPARATOR).map(str::trim);
+    let topology = |&(key, current_key): &(&'static str, &'static str)| {
+        let zones = labels?.get(key)?.split(SEPARATOR).map(str::trim);
         if zones.clone().any(str::is_empty) {
             return None;
         }
