@@ -161,11 +161,7 @@ async fn set_up_one(
             }
         }
     }
-    let inline = match CsiVolume::inline(pod, volume) {
-        None => CsiVolume::migrated(pod, volume)?,
-        inline @ Some(_) => inline,
-    };
-    if let Some(volume) = inline {
+    if let Some(volume) = CsiVolume::of_pod(pod, volume)? {
         return csi_path(csi::set_up(node, pod, volume, None, desired).await?, refresh_at);
     }
     let content = content::render(node, pod, volume, ips, certificates).await?;

@@ -88,7 +88,7 @@ impl CsiVolume {
     }
 
     /// Returns the volume of an inline source; `None` if it is of another kind.
-    pub(crate) fn inline(pod: &Pod, volume: &core::Volume) -> Option<Self> {
+    fn inline(pod: &Pod, volume: &core::Volume) -> Option<Self> {
         let source = volume.csi.as_ref()?;
         let secret = source.node_publish_secret_ref.as_ref().map(|reference| SecretName {
             namespace: pod.namespace().to_owned(),
@@ -113,15 +113,26 @@ impl CsiVolume {
         })
     }
 
+    /// Returns the volume of a source in the pod; `None` if no CSI driver provides it.
+    ///
+    /// # Errors
+    /// The source is of an in-tree plugin, and cannot be translated.
+    pub(crate) fn of_pod(
+        pod: &Pod,
+        volume: &core::Volume,
+    ) -> Result<Option<Self>, TranslationError> {
+        match Self::inline(pod, volume) {
+            None => Self::migrated(pod, volume),
+            inline @ Some(_) => Ok(inline),
+        }
+    }
+
     /// Returns the volume of a source of an in-tree plugin, which is a persistent one for its
     /// driver; `None` if it is of another kind.
     ///
     /// # Errors
     /// The source cannot be translated.
-    pub(crate) fn migrated(
-        pod: &Pod,
-        volume: &core::Volume,
-    ) -> Result<Option<Self>, TranslationError> {
+    fn migrated(pod: &Pod, volume: &core::Volume) -> Result<Option<Self>, TranslationError> {
         let translated = csi_translation::inline(volume, pod.namespace())?;
         Ok(translated.and_then(|persistent| {
             let spec_name = persistent.metadata.name.unwrap_or_default();
