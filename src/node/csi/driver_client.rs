@@ -171,6 +171,8 @@ pub(crate) struct CsiClient {
     driver: String,
     service: NodeService,
     metrics: Arc<CsiMetrics>,
+    /// The calls are about a volume of an in-tree plugin.
+    is_migrated: bool,
 }
 
 /// Makes a call: `call!(client, method, "Method", message)`.
@@ -199,7 +201,12 @@ impl CsiClient {
     /// Creates a client for the driver at a socket.
     pub(crate) fn new(driver: &str, endpoint: &Path, metrics: &Arc<CsiMetrics>) -> Self {
         let service = NodeService::Socket(NodeClient::new(channel(endpoint)));
-        Self { driver: driver.to_owned(), service, metrics: Arc::clone(metrics) }
+        Self {
+            driver: driver.to_owned(),
+            service,
+            metrics: Arc::clone(metrics),
+            is_migrated: false,
+        }
     }
 
     /// Creates a client for the driver of this process.
@@ -209,7 +216,14 @@ impl CsiClient {
         metrics: &Arc<CsiMetrics>,
     ) -> Self {
         let service = NodeService::BuiltIn(Arc::clone(driver));
-        Self { driver: name.to_owned(), service, metrics: Arc::clone(metrics) }
+        Self { driver: name.to_owned(), service, metrics: Arc::clone(metrics), is_migrated: false }
+    }
+
+    /// The client for calls about a volume, which is of an in-tree plugin or not.
+    #[must_use]
+    pub(crate) fn about(mut self, is_migrated: bool) -> Self {
+        self.is_migrated = is_migrated;
+        self
     }
 
     /// Awaits the answer to a call, and enforces its deadline if the driver does not.
@@ -228,7 +242,8 @@ impl CsiClient {
             }),
         };
         let code = outcome.as_ref().err().map_or(Code::Ok, |e| e.code);
-        self.metrics.record(&self.driver, method, code, begun.elapsed());
+        let driver = (self.driver.as_str(), self.is_migrated);
+        self.metrics.record(driver, method, code, begun.elapsed());
         outcome
     }
 

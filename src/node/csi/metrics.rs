@@ -30,10 +30,18 @@ impl Default for CsiMetrics {
 }
 
 impl CsiMetrics {
-    /// Records a completed call of the node service; `method` is such as `NodePublishVolume`.
-    pub(crate) fn record(&self, driver: &str, method: &str, code: tonic::Code, took: Duration) {
+    /// Records a completed call of the node service, about a volume of an in-tree plugin or not;
+    /// `method` is such as `NodePublishVolume`.
+    pub(crate) fn record(
+        &self,
+        (driver, is_migrated): (&str, bool),
+        method: &str,
+        code: tonic::Code,
+        took: Duration,
+    ) {
         let method = format!("/csi.v1.Node/{method}");
-        self.operations.took(&[driver, &code_name(code), &method, "false"], took);
+        let migrated = if is_migrated { "true" } else { "false" };
+        self.operations.took(&[driver, &code_name(code), &method, migrated], took);
     }
 
     /// Renders the metrics in the Prometheus text format.

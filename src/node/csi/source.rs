@@ -48,6 +48,8 @@ pub(crate) struct CsiVolume {
     pub(crate) handle: String,
     /// Whether the volume is part of the pod and lives as long as it.
     pub(crate) is_inline: bool,
+    /// Whether the volume is of an in-tree plugin that the driver replaces.
+    pub(crate) is_migrated: bool,
     pub(crate) is_block: bool,
     pub(crate) read_only: bool,
     pub(crate) fs_type: String,
@@ -75,6 +77,7 @@ impl CsiVolume {
             driver: source.driver.clone(),
             handle: source.volume_handle.clone(),
             is_inline: false,
+            is_migrated: false,
             is_block: spec.volume_mode.as_deref() == Some("Block"),
             read_only,
             fs_type: source.fs_type.clone().unwrap_or_default(),
@@ -101,6 +104,7 @@ impl CsiVolume {
             driver: source.driver.clone(),
             handle: paths::inline_handle(uid, &volume.name),
             is_inline: true,
+            is_migrated: false,
             is_block: false,
             read_only: source.read_only == Some(true),
             fs_type: source.fs_type.clone().unwrap_or_default(),
@@ -136,7 +140,9 @@ impl CsiVolume {
         let translated = csi_translation::inline(volume, pod.namespace())?;
         Ok(translated.and_then(|persistent| {
             let spec_name = persistent.metadata.name.unwrap_or_default();
-            Self::persistent(&spec_name, &volume.name, persistent.spec.as_ref()?, false)
+            let spec = persistent.spec.as_ref()?;
+            let volume = Self::persistent(&spec_name, &volume.name, spec, false)?;
+            Some(Self { is_migrated: true, ..volume })
         }))
     }
 
@@ -359,7 +365,7 @@ mod tests {
         let volume = CsiVolume::migrated(&pod, &volumes[0]).unwrap().unwrap();
         assert_eq!((&*volume.spec_name, &*volume.name), ("/s/d", "v"));
         assert_eq!(volume.unique_name(), "kubernetes.io/csi/disk.csi.azure.com^/s/d");
-        assert!(!volume.is_inline && volume.is_attachable(None));
+        assert!(!volume.is_inline && volume.is_migrated && volume.is_attachable(None));
         volume.check_names().unwrap();
         assert!(CsiVolume::migrated(&pod, &volumes[1]).is_err());
         assert_eq!(CsiVolume::migrated(&pod, &volumes[2]), Ok(None));

@@ -164,13 +164,18 @@ pub(super) struct ClaimUse<'a> {
     pub(super) read_only: bool,
 }
 
-/// Returns a claim of a pod, and the name and the specification of the volume to which it is bound:
-/// that of the CSI driver if the volume is of an in-tree plugin.
-async fn bound_volume(
-    client: &Client,
-    pod: &Pod,
-    name: &str,
-) -> Result<(core::PersistentVolumeClaim, String, core::PersistentVolumeSpec), SetUpError> {
+/// The volume to which a claim is bound.
+struct BoundVolume {
+    claim: core::PersistentVolumeClaim,
+    /// Name of the PersistentVolume.
+    name: String,
+    /// The specification of the CSI driver if the volume is of an in-tree plugin.
+    spec: core::PersistentVolumeSpec,
+    is_migrated: bool,
+}
+
+/// Returns the volume of a claim of a pod.
+async fn bound_volume(client: &Client, pod: &Pod, name: &str) -> Result<BoundVolume, SetUpError> {
     let claim: core::PersistentVolumeClaim = client.get(pod.namespace(), name).await?;
     let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let volume_name = claim.spec.as_ref().and_then(|s| s.volume_name.clone());
@@ -180,8 +185,10 @@ async fn bound_volume(
         return Err(SetUpError::NotBound { namespace, name: name.to_owned() });
     };
     let volume: core::PersistentVolume = client.get("", &volume_name).await?;
-    let volume = csi_translation::persistent(&volume)?.unwrap_or(volume);
-    Ok((claim, volume_name, volume.spec.unwrap_or_default()))
+    let translated = csi_translation::persistent(&volume)?;
+    let is_migrated = translated.is_some();
+    let spec = translated.unwrap_or(volume).spec.unwrap_or_default();
+    Ok(BoundVolume { claim, name: volume_name, spec, is_migrated })
 }
 
 /// The volume of a claim.
@@ -199,7 +206,8 @@ pub(super) async fn claim_path(
     of: ClaimUse<'_>,
 ) -> Result<ClaimedVolume, SetUpError> {
     let config = &node.identity.config;
-    let (claim, volume, spec) = bound_volume(&node.api.client, pod, of.claim).await?;
+    let bound = bound_volume(&node.api.client, pod, of.claim).await?;
+    let BoundVolume { claim, name: volume, spec, is_migrated } = bound;
     let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
     Use::of(pod, of.volume).check_mode(of.volume, mode)?;
     if spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteOncePod") {
@@ -211,6 +219,7 @@ pub(super) async fn claim_path(
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         let volume_size = size.and_then(|size| Quantity::parse(&size.0).ok());
         let claim = VolumeClaim { object: claim, volume_size };
+        let volume = CsiVolume { is_migrated, ..volume };
         return Ok(ClaimedVolume::Csi(Box::new((volume, claim))));
     }
     path_on_node(config, pod, of, volume, spec).await.map(ClaimedVolume::OfNode)

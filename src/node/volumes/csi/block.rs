@@ -106,6 +106,7 @@ async fn begin(of: &VolumeOperation, paths: &BlockPaths) -> Result<(), CsiError>
 async fn connect(of: &VolumeOperation) -> Result<(CsiClient, Capabilities), CsiError> {
     let client = of.csi.drivers.client(&of.volume.driver);
     let client = client.doing("blockMapper.SetUpDevice failed to get CSI client")?;
+    let client = client.about(of.volume.is_migrated);
     let capabilities = client
         .capabilities()
         .await

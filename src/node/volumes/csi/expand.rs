@@ -184,7 +184,7 @@ impl Expansion {
     /// Asks the driver to enlarge the volume.
     async fn call(&self) -> Result<(), CsiError> {
         let volume = &self.volume;
-        let client = self.csi.drivers.client(&volume.driver)?;
+        let client = self.csi.drivers.client(&volume.driver)?.about(volume.is_migrated);
         let capabilities = client.capabilities().await?;
         if !capabilities.expand() {
             return Err(CsiError::CannotExpand(volume.driver.clone()));

@@ -50,6 +50,7 @@ async fn connect(of: &VolumeOperation) -> Result<(CsiClient, Capabilities), CsiE
         "attacher.MountDevice failed to create newCsiDriverClient"
     };
     let client = of.csi.drivers.client(&of.volume.driver).doing(doing)?;
+    let client = client.about(of.volume.is_migrated);
     let capabilities = client.capabilities().await?;
     Ok((client, capabilities))
 }
