@@ -17,7 +17,7 @@ use super::kubelet_config::{FieldArguments, KubeletConfig};
 use super::resource_manager_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
-    CONFIG_FIELDS, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, RESTART_DELAY_MAX, SHUTDOWN,
+    CONFIG_FIELDS, IDS_PER_POD, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, RESTART_DELAY_MAX, SHUTDOWN,
     SHUTDOWN_CRITICAL,
 };
 use crate::command_line::components::{Arguments, PlacedArgument};
@@ -72,6 +72,8 @@ pub(super) struct KubeletSettings {
     pub(super) shutdown_grace: Option<ShutdownGracePeriod>,
     /// The longest delay before a container that exited is restarted, which only files set.
     pub(super) restart_delay_max: Option<Duration>,
+    /// The number of ids of a pod with a user namespace, which only files set.
+    pub(super) ids_per_pod: Option<u32>,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -100,6 +102,7 @@ impl KubeletSettings {
         set(&mut config.status_check_interval, &self.status_check_interval);
         set(&mut config.provider_id, &self.provider_id);
         set(&mut config.restart_delay_max, &self.restart_delay_max);
+        set(&mut config.ids_per_pod, &self.ids_per_pod);
         config.healthz = self.healthz;
         config.pod_pids_max = self.pod_pids_max;
         config.seccomp_default = self.seccomp_default;
@@ -138,6 +141,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     settings.shutdown_grace = shutdown_grace(&own)?;
     settings.restart_delay_max = restart_delay_max(&own)?;
     settings.image_verification = image_verification(&own)?;
+    settings.ids_per_pod = ids_per_pod(&own)?;
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
@@ -167,6 +171,22 @@ fn restart_delay_max(own: &Arguments) -> Result<Option<Duration>, CommandError> 
         return Err(own.invalid(RESTART_DELAY_MAX, "must be at most 300s"));
     }
     Ok(delay)
+}
+
+/// The number of ids of a pod with a user namespace (the kubelet's validation).
+fn ids_per_pod(own: &Arguments) -> Result<Option<u32>, CommandError> {
+    let number = own.number::<i64>(IDS_PER_POD, i64::MIN..=i64::MAX)?;
+    let Some(number) = number else { return Ok(None) };
+    let unit = node::IDS_PER_POD;
+    if number < i64::from(unit) {
+        return Err(own.invalid(IDS_PER_POD, format!("must not be less than {unit}")));
+    }
+    if number % i64::from(unit) != 0 {
+        return Err(own.invalid(IDS_PER_POD, format!("must be a multiple of {unit}")));
+    }
+    let number = u32::try_from(number);
+    let limit = format!("must not be more than {}", u32::MAX);
+    number.map(Some).map_err(|_| own.invalid(IDS_PER_POD, limit))
 }
 
 /// Which images that are present need credentials (the kubelet's validation).
@@ -224,6 +244,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         healthz: healthz(&arguments)?,
         root_dir: absolute(&arguments, "root-dir")?,
         restart_delay_max: None,
+        ids_per_pod: None,
         shutdown_grace: None,
         without_effect: arguments.without_effect,
     })
@@ -279,14 +300,14 @@ fn sysctls(arguments: &Arguments) -> Result<Vec<String>, CommandError> {
     // The groups with a namespace of their own (`pkg/kubelet/sysctl`).
     let has_namespace = |pattern: &String| {
         let pattern = pattern.replace('/', ".");
-        let groups = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.", "net."];
+        let groups = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.", "net.", "user."];
         groups.iter().any(|group| pattern.starts_with(group))
     };
     match patterns.iter().find(|pattern| !has_namespace(pattern)) {
         Some(pattern) => {
             let why = format!(
                 "{pattern} has no namespace of its own; kernel.shm*, kernel.msg*, kernel.sem, \
-                 fs.mqueue.* and net.* have"
+                 fs.mqueue.*, net.* and user.* have"
             );
             Err(arguments.invalid(name, why))
         }

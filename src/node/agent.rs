@@ -47,6 +47,7 @@ use crate::static_pods::manifests::{ManifestReader, StaticPodList};
 use crate::static_pods::mirror;
 use crate::status;
 use crate::status::node::allocatable::{self, AllocatableError};
+use crate::user_namespaces::{UserNamespaces, UserNamespacesError};
 use crate::volumes::shared_mount::{self, SharedMountError};
 
 /// How long the agent waits for the runtime to answer before the start fails.
@@ -70,6 +71,9 @@ pub enum NodeError {
     /// The CPU, memory or topology manager does not start.
     #[error(transparent)]
     ResourceManagers(#[from] ResourceManagersError),
+    /// The ranges of user namespaces do not fit, or a record of them is invalid.
+    #[error("create user namespace manager: {0}")]
+    UserNamespaces(#[from] UserNamespacesError),
 }
 
 /// Starts the node agent: the runtime first, then tasks in `tasks` for pods, status and lease.
@@ -81,6 +85,7 @@ pub enum NodeError {
 /// No usable container runtime, or directories and cgroups that cannot be written.
 pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
     create_directories(&config)?;
+    let user_namespaces = UserNamespaces::start(&config).await?;
     let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
     let runtime = cri_runtime(&config, &socket, &tasks);
     let version = wait_for(&runtime, &tasks).await?;
@@ -90,6 +95,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         .set(format!("{} {}{oci_runtime}", version.name, version.version));
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
+    user_namespaces.update_handlers(&status);
     let machine = Machine::read();
     let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
     allocatable::check(&config, &capacity)?;
@@ -115,6 +121,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         caches,
         devices: device_manager(&config, &tasks).await?,
         resource_managers: ResourceManagers::start(&config).await?,
+        user_namespaces,
         identity: NodeIdentity { config, machine, features },
     });
     node.csi.drivers.set_built_in(local);

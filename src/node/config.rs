@@ -23,6 +23,7 @@ use crate::resource_managers::config::ResourceManagersConfig;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
+use crate::user_namespaces::IDS_PER_POD;
 
 /// The default and upper limit of [`Config::restart_delay_max`]; the kubelet's
 /// `MaxContainerBackOff`.
@@ -95,6 +96,8 @@ pub struct Config {
     pub pods_per_core: u32,
     /// Maximum number of processes and threads of each pod; `None` for no limit.
     pub pod_pids_max: Option<i64>,
+    /// Number of ids in the range of a pod with a user namespace of its own: a multiple of 65536.
+    pub ids_per_pod: u32,
     /// Whether containers without a seccomp profile get the runtime's.
     pub seccomp_default: bool,
     /// Sysctls that pods may set in addition to the safe ones; a trailing `*` matches any rest.
@@ -324,6 +327,7 @@ impl Config {
             max_pods: 110,
             pods_per_core: 0,
             pod_pids_max: None,
+            ids_per_pod: IDS_PER_POD,
             seccomp_default: false,
             allowed_sysctls: Vec::new(),
             reserved: BTreeMap::new(),

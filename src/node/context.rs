@@ -41,6 +41,7 @@ use crate::runtime::operations::OperationMetrics;
 use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
+use crate::user_namespaces::UserNamespaces;
 
 use labels::Labels;
 
@@ -59,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) resource_managers: Arc<ResourceManagers>,
     /// ResourceClaims of pods and the drivers that prepare them.
     pub(crate) dynamic_resources: Arc<DynamicResources>,
+    /// Ranges of ids of pods with a user namespace of their own.
+    pub(crate) user_namespaces: Arc<UserNamespaces>,
 }
 
 /// What the node is: its configuration and its machine. Set once at the start.

@@ -35,6 +35,7 @@ mod resource_usage;
 pub mod runtime;
 mod static_pods;
 mod status;
+mod user_namespaces;
 mod volume_usage;
 mod volumes;
 
@@ -60,3 +61,4 @@ pub use runtime::images::name::{is_valid as is_image_name, normalize as full_ima
 pub use runtime::oci_runtime::runc_vulnerability;
 pub use status::node::allocatable::AllocatableError;
 pub use status::not_ready::{NotReadyPodUids, NotReadyPods};
+pub use user_namespaces::{IDS_PER_POD, UserNamespacesError};

@@ -202,7 +202,7 @@ pub const FIELDS: &[Field] = &[
     plain("topologyManagerPolicyOptions", "topology-manager-policy-options", Pairs("=")),
     plain("topologyManagerScope", "topology-manager-scope", Text),
     own("tracing", Any, true),
-    own("userNamespaces", Any, true),
+    own(IDS_PER_POD, Number, false),
     plain("volumePluginDir", "volume-plugin-dir", Text),
     plain("volumeStatsAggPeriod", "volume-stats-agg-period", Duration),
 ];
@@ -211,6 +211,8 @@ pub const FIELDS: &[Field] = &[
 pub const EVICTION_HARD: &str = "eviction-hard";
 /// Fields that kube-lite acts on although the kubelet has no argument for them.
 pub const SHUTDOWN: &str = "shutdownGracePeriod";
+/// See [`SHUTDOWN`].
+pub const IDS_PER_POD: &str = "userNamespaces.idsPerPod";
 /// See [`SHUTDOWN`].
 pub const IMAGE_VERIFICATION: &str = "imagePullCredentialsVerificationPolicy";
 /// See [`SHUTDOWN`].
@@ -264,7 +266,7 @@ pub const CONFIG_FIELDS: Component = Component {
         ),
         ("tlsCurvePreferences", Refused("the key exchanges of TLS are fixed")),
         ("tracing", Refused("the node exports no traces")),
-        ("userNamespaces", Refused("the ranges of user namespaces are fixed")),
+        (IDS_PER_POD, Value),
     ],
 };
 

@@ -59,8 +59,8 @@ fn pressure(conditions: PressureConditions, pod: &Pod) -> Option<Rejection> {
 }
 
 fn sysctls(pod: &Pod, allowed: &[String]) -> Option<Rejection> {
-    let name = cri_config::unsafe_sysctl(pod, allowed)?;
-    Some(Rejection::new("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted")))
+    let error = cri_config::sysctls::forbidden(pod, allowed)?;
+    Some(Rejection::new("SysctlForbidden", error.to_string()))
 }
 
 fn ports(pod: &Pod) -> Vec<(String, String, i32)> {

@@ -9,6 +9,7 @@ mod error;
 pub(crate) mod expand;
 pub(crate) mod hosts;
 pub(crate) mod security;
+pub(crate) mod sysctls;
 
 pub(crate) use bandwidth::{InvalidBandwidth, check_bandwidth};
 pub(crate) use error::InvalidPodSpec;
@@ -70,6 +71,7 @@ pub(crate) fn sandbox(
     config: &Config,
     attempt: u32,
     cgroup_parent: &str,
+    user_namespace: cri::UserNamespace,
 ) -> Result<cri::PodSandboxConfig, InvalidPodSpec> {
     let mut labels: HashMap<String, String> =
         pod.object.metadata.labels.clone().unwrap_or_default().into_iter().collect();
@@ -108,8 +110,8 @@ pub(crate) fn sandbox(
     let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
     let linux = cri::LinuxPodSandboxConfig {
         cgroup_parent: cgroup_parent.to_owned(),
-        security_context: Some(security::sandbox(pod)?),
-        sysctls: sysctls(pod, &config.allowed_sysctls)?,
+        security_context: Some(security::sandbox(pod, user_namespace)?),
+        sysctls: sysctls::of_sandbox(pod, &config.allowed_sysctls)?,
         resources: Some(cri::LinuxContainerResources {
             cpu_period: resources::CPU_PERIOD,
             cpu_quota: resources::quota(limits.cpu_milli),
@@ -144,47 +146,6 @@ fn identity(pod: &Pod) -> [(String, String); 3] {
         (label::POD_NAMESPACE.to_owned(), pod.namespace().to_owned()),
         (label::POD_UID.to_owned(), pod.uid.to_string()),
     ]
-}
-
-/// Sysctls that are safe without the administrator's permission (`pkg/kubelet/sysctl`).
-const SAFE_SYSCTLS: [&str; 14] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-    "net.ipv4.tcp_slow_start_after_idle",
-    "net.ipv4.tcp_notsent_lowat",
-];
-
-/// The first sysctl of a pod that is neither safe nor allowed.
-pub(crate) fn unsafe_sysctl(pod: &Pod, allowed: &[String]) -> Option<String> {
-    let is_allowed = |name: &str| {
-        allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(prefix) => name.starts_with(prefix),
-            None => name == pattern,
-        })
-    };
-    let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
-    list.into_iter()
-        .flatten()
-        .map(|s| s.name.replace('/', "."))
-        .find(|n| !SAFE_SYSCTLS.contains(&n.as_str()) && !is_allowed(n))
-}
-
-fn sysctls(pod: &Pod, allowed: &[String]) -> Result<HashMap<String, String>, InvalidPodSpec> {
-    if let Some(name) = unsafe_sysctl(pod, allowed) {
-        return Err(InvalidPodSpec(format!("forbidden sysctl: {name:?} not allowlisted")));
-    }
-    let list = pod.spec().security_context.as_ref().and_then(|s| s.sysctls.as_ref());
-    Ok(list.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect())
 }
 
 /// Input of a container's configuration besides pod and member.
@@ -290,6 +251,25 @@ pub(crate) fn container(
     })
 }
 
+/// Gives a container the user namespace of its sandbox. The ids of each mount are mapped to the
+/// same range, so that the files of volumes have the ids that the container shows.
+pub(crate) fn join_user_namespace(
+    container: &mut cri::ContainerConfig,
+    sandbox: &cri::PodSandboxConfig,
+) {
+    let context = sandbox.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    let namespaces = context.and_then(|context| context.namespace_options.as_ref());
+    let Some(namespace) = namespaces.and_then(|n| n.userns_options.as_ref()) else { return };
+    for mount in &mut container.mounts {
+        mount.uid_mappings.clone_from(&namespace.uids);
+        mount.gid_mappings.clone_from(&namespace.gids);
+    }
+    let context = container.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+    if let Some(options) = context.and_then(|context| context.namespace_options.as_mut()) {
+        options.userns_options = Some(namespace.clone());
+    }
+}
+
 /// State that a later process needs of the container, even if the pod is deleted from the API.
 fn annotations(pod: &Pod, member: &PodContainer, restart_count: i32) -> HashMap<String, String> {
     let c = &member.container;
@@ -319,4 +299,59 @@ fn annotations(pod: &Pod, member: &PodContainer, restart_count: i32) -> HashMap<
         out.insert(label::PORTS.to_owned(), json);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::pod::tests::pod;
+    use serde_json::json;
+
+    fn mapped(namespace: cri::UserNamespace) -> (cri::NamespaceOption, Vec<cri::Mount>) {
+        let pod = pod(json!({"containers": [{"name": "a"}], "hostUsers": false}));
+        let address = std::net::Ipv4Addr::LOCALHOST.into();
+        let config = Config::new("n", address, "/data".into(), "/run".into());
+        let sandbox = sandbox(&pod, &config, 0, "/kubepods", namespace).unwrap();
+        let context = cri::LinuxContainerSecurityContext {
+            namespace_options: Some(security::namespaces(&pod)),
+            ..cri::LinuxContainerSecurityContext::default()
+        };
+        let linux = cri::LinuxContainerConfig {
+            security_context: Some(context),
+            ..cri::LinuxContainerConfig::default()
+        };
+        let mut container = cri::ContainerConfig {
+            mounts: vec![cri::Mount::default(), cri::Mount::default()],
+            linux: Some(linux),
+            ..cri::ContainerConfig::default()
+        };
+        join_user_namespace(&mut container, &sandbox);
+        let of_sandbox = sandbox.linux.unwrap().security_context.unwrap().namespace_options;
+        let context = container.linux.unwrap().security_context.unwrap();
+        assert_eq!(context.namespace_options, of_sandbox);
+        (of_sandbox.unwrap(), container.mounts)
+    }
+
+    #[test]
+    fn containers_and_their_mounts_have_the_range_of_the_sandbox() {
+        let mapping = cri::IdMapping { host_id: 131_072, container_id: 0, length: 65536 };
+        let namespace = cri::UserNamespace {
+            mode: cri::NamespaceMode::Pod.into(),
+            uids: vec![mapping],
+            gids: vec![mapping],
+        };
+        let (options, mounts) = mapped(namespace.clone());
+        assert_eq!(options.userns_options, Some(namespace));
+        assert_eq!(mounts.len(), 2);
+        let is_mapped =
+            |m: &cri::Mount| m.uid_mappings == [mapping] && m.gid_mappings == [mapping];
+        assert!(mounts.iter().all(is_mapped));
+    }
+
+    #[test]
+    fn mounts_of_a_pod_in_the_user_namespace_of_the_host_have_no_mappings() {
+        let (options, mounts) = mapped(crate::user_namespaces::of_host());
+        assert_eq!(options.userns_options.unwrap().mode(), cri::NamespaceMode::Node);
+        assert!(mounts.iter().all(|m| m.uid_mappings.is_empty() && m.gid_mappings.is_empty()));
+    }
 }

@@ -431,6 +431,7 @@ impl PodManager {
         self.node.devices.retain_pods(exists).await;
         self.node.resource_managers.retain_pods(exists).await;
         self.node.dynamic_resources.release_orphans(exists);
+        self.node.user_namespaces.retain_pods(exists).await;
         for uid in left {
             if volumes::has_csi_volumes(&self.node.identity.config, &uid) {
                 // Their drivers may not be registered yet, so that a worker attempts it again.

@@ -102,6 +102,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         crate::eviction::metrics::render(),
         crate::resource_managers::metrics::render(),
         crate::pods::rejection::render_metrics(),
+        crate::user_namespaces::metrics::render(),
         api.node.dynamic_resources.render_metrics(),
         super::claims::render(api).await,
         network,

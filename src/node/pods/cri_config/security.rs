@@ -54,7 +54,7 @@ fn groups(pod: Option<&core::PodSecurityContext>) -> Vec<i64> {
     s.fs_group.into_iter().chain(s.supplemental_groups.iter().flatten().copied()).collect()
 }
 
-/// Namespaces of a pod's sandbox and containers.
+/// Namespaces of a pod's sandbox and containers, except the user namespace.
 pub(crate) fn namespaces(pod: &Pod) -> cri::NamespaceOption {
     let spec = pod.spec();
     let pid = match (spec.host_pid, spec.share_process_namespace) {
@@ -80,14 +80,18 @@ pub(super) fn network_mode(pod: &Pod) -> cri::NamespaceMode {
 }
 
 /// Returns the security context of the sandbox.
-pub(super) fn sandbox(pod: &Pod) -> Result<cri::LinuxSandboxSecurityContext, InvalidPodSpec> {
+pub(super) fn sandbox(
+    pod: &Pod,
+    user_namespace: cri::UserNamespace,
+) -> Result<cri::LinuxSandboxSecurityContext, InvalidPodSpec> {
     let context = pod.spec().security_context.as_ref();
     let privileged = pod
         .containers
         .iter()
         .any(|m| m.container.security_context.as_ref().and_then(|s| s.privileged) == Some(true));
+    let userns_options = Some(user_namespace);
     Ok(cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(cri::NamespaceOption { userns_options, ..namespaces(pod) }),
         run_as_user: context.and_then(|s| s.run_as_user).and_then(number),
         run_as_group: context.and_then(|s| s.run_as_group).and_then(number),
         selinux_options: context.and_then(|s| s.se_linux_options.as_ref()).map(selinux),

@@ -25,6 +25,7 @@ use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::resources::AllocatedResources;
 use crate::runtime::RuntimeError;
 use crate::status;
+use crate::user_namespaces;
 use crate::volumes::{self, PodVolumes};
 
 /// Limit of processes and threads of one pod under the hardened profile: more than services need,
@@ -218,7 +219,22 @@ impl PodActions {
             return Ok(());
         }
         let Some(sandbox) = sandbox else { return Ok(()) };
-        self.start_containers(pod, &next.start, &sandbox, observed, volumes).await
+        let started = self.start_containers(pod, &next.start, &sandbox, observed, volumes).await;
+        if next.create_sandbox.is_some() {
+            self.count_failed_start(pod, &next.start);
+        }
+        started
+    }
+
+    /// Counts the start of a pod with a user namespace if one of the containers at these positions
+    /// did not start; the metric counts the sync that creates the sandbox.
+    fn count_failed_start(&self, pod: &Pod, indices: &[usize]) {
+        let waiting = &self.progress.lock().waiting;
+        let mut members = indices.iter().filter_map(|index| pod.containers.get(*index));
+        let has_failed = members.any(|member| waiting.contains_key(member.name()));
+        if has_failed && user_namespaces::is_of_pod(pod) {
+            user_namespaces::metrics::ERRORS.inc(&[]);
+        }
     }
 
     /// Stops all containers and sandboxes. Returns whether the stop completed; otherwise the whole

@@ -7,6 +7,7 @@ use api::field::aggregate;
 use crate::dynamic_resources::PrepareFailed;
 use crate::pods::cri_config::{InvalidBandwidth, InvalidPodSpec};
 use crate::runtime::RuntimeError;
+use crate::user_namespaces::UserNamespaceError;
 use crate::volumes::{TearDownError, VolumeError};
 
 /// Why a pod cannot be advanced towards its desired state.
@@ -45,6 +46,8 @@ pub(super) enum SandboxError {
     Config(#[from] InvalidPodSpec),
     #[error(transparent)]
     Bandwidth(#[from] InvalidBandwidth),
+    #[error(transparent)]
+    UserNamespace(#[from] UserNamespaceError),
     /// The RuntimeClass cannot be read.
     #[error("failed to get sandbox runtime: {0}")]
     RuntimeClass(#[source] client::Error),

@@ -37,6 +37,7 @@ use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
+use crate::user_namespaces::UserNamespaces;
 
 /// Number of pods in the regular tests.
 const PODS: u64 = 300;
@@ -94,6 +95,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         caches,
         devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
         resource_managers: Arc::new(ResourceManagers::inactive(&config.root_dir)),
+        user_namespaces: UserNamespaces::empty(&config.root_dir),
         identity: NodeIdentity {
             config,
             machine: Machine::read(),

@@ -26,12 +26,13 @@ use crate::pods::worker::lifecycle_hook;
 use crate::probes::handler::HandlerTarget;
 use crate::status;
 use crate::status::pod::WaitingReason;
+use crate::user_namespaces::{self, UserNamespaceError};
 use crate::volumes::PodVolumes;
 use client::Client;
 
 /// Returns the waiting state of a container whose configuration is invalid.
-fn config_error(error: InvalidPodSpec) -> WaitingReason {
-    WaitingReason { reason: "CreateContainerConfigError", message: error.0 }
+fn config_error(error: impl ToString) -> WaitingReason {
+    WaitingReason { reason: "CreateContainerConfigError", message: error.to_string() }
 }
 
 /// Returns the restart count of a container that the runtime has no record of: the greatest number
@@ -66,10 +67,21 @@ impl PodActions {
             let error = SyncError::NetworkNotReady(problem);
             return Err(report(events::NETWORK_NOT_READY, error));
         }
-        self.prepare_claims(pod).await?;
-        self.report_dns(pod);
-        let id = self.run_sandbox(pod, attempt).await.map_err(|error| {
-            report(events::FAILED_CREATE_POD_SANDBOX, SyncError::CreateSandbox(error))
+        let has_user_namespace = user_namespaces::is_of_pod(pod);
+        if has_user_namespace {
+            user_namespaces::metrics::STARTED.inc(&[]);
+        }
+        let created = async {
+            self.prepare_claims(pod).await?;
+            self.report_dns(pod);
+            self.run_sandbox(pod, attempt).await.map_err(|error| {
+                report(events::FAILED_CREATE_POD_SANDBOX, SyncError::CreateSandbox(error))
+            })
+        };
+        let id = created.await.inspect_err(|_| {
+            if has_user_namespace {
+                user_namespaces::metrics::ERRORS.inc(&[]);
+            }
         })?;
         self.node.caches.container_owners.insert(&id, &pod.uid);
         Ok(id)
@@ -80,8 +92,9 @@ impl PodActions {
         if let Some(annotations) = pod.annotations().filter(|_| !pod.host_network()) {
             cri_config::check_bandwidth(annotations)?;
         }
-        let config = self.sandbox_config(pod, attempt)?;
         let handler = runtime_handler(&self.node.api.client, pod).await?;
+        let user_namespace = self.user_namespace(pod, &handler).await?;
+        let config = self.sandbox_config(pod, attempt, user_namespace)?;
         self.node.runtime.cri.run_sandbox(config, &handler).await.map_err(SandboxError::Run)
     }
 
@@ -112,18 +125,47 @@ impl PodActions {
         }
     }
 
+    /// Returns the user namespace of the pod's sandbox. `handler` is that of its RuntimeClass.
+    async fn user_namespace(
+        &self,
+        pod: &Pod,
+        handler: &str,
+    ) -> Result<cri::UserNamespace, UserNamespaceError> {
+        if !user_namespaces::is_of_pod(pod) {
+            return Ok(user_namespaces::of_host());
+        }
+        self.node.user_namespaces.of_pod(&pod.uid, handler).await
+    }
+
     /// Generates the configuration of the pod's sandbox. `attempt` counts its sandboxes from 0.
     fn sandbox_config(
         &self,
         pod: &Pod,
         attempt: u32,
+        user_namespace: cri::UserNamespace,
     ) -> Result<cri::PodSandboxConfig, InvalidPodSpec> {
-        cri_config::sandbox(
-            pod,
-            &self.node.identity.config,
-            attempt,
-            &self.node.runtime.cgroups.pod_path(pod),
-        )
+        let config = &self.node.identity.config;
+        let cgroup = self.node.runtime.cgroups.pod_path(pod);
+        cri_config::sandbox(pod, config, attempt, &cgroup, user_namespace)
+    }
+
+    /// Generates the configuration of the pod's sandbox, which exists: its user namespace has the
+    /// range that was allocated for it, and its RuntimeClass is not needed again.
+    async fn current_sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<cri::PodSandboxConfig, SandboxError> {
+        let range = self.node.user_namespaces.of_sandbox(&pod.uid);
+        let user_namespace = match range.filter(|_| user_namespaces::is_of_pod(pod)) {
+            Some(allocated) => allocated,
+            None if !user_namespaces::is_of_pod(pod) => user_namespaces::of_host(),
+            None => {
+                let handler = runtime_handler(&self.node.api.client, pod).await?;
+                self.user_namespace(pod, &handler).await?
+            }
+        };
+        Ok(self.sandbox_config(pod, attempt, user_namespace)?)
     }
 
     /// Pulls the images of a container, creates and starts it in the sandbox, and runs its
@@ -143,7 +185,8 @@ impl PodActions {
     ) -> Result<(), WaitingReason> {
         let newest = observed.container(member.name());
         self.back_off(pod, member, newest)?;
-        let sandbox_config = self.sandbox_config(pod, attempt).map_err(config_error)?;
+        let sandbox_config = self.current_sandbox_config(pod, attempt).await;
+        let sandbox_config = sandbox_config.map_err(config_error)?;
         let images = self.ensure_images(pod, member, &sandbox_config).await?;
         let node = Arc::clone(&self.node);
         // Records the event of a failed start.
@@ -164,12 +207,12 @@ impl PodActions {
         );
         let config =
             self.config_with_devices(pod, member, &images, restart_count, observed, volumes);
-        let config = config.await.map_err(|e| fail(config_error(e)))?;
+        let mut config = config.await.map_err(|e| fail(config_error(e)))?;
+        cri_config::join_user_namespace(&mut config, &sandbox_config);
         let cpus = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
         let cpus = cpus.map(|resources| resources.cpuset_cpus.clone()).unwrap_or_default();
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
-        std::fs::create_dir_all(&folder)
-            .map_err(|e| fail(config_error(InvalidPodSpec(e.to_string()))))?;
+        std::fs::create_dir_all(&folder).map_err(|e| fail(config_error(e)))?;
         let id = node.runtime.cri.create_container(sandbox, config, sandbox_config).await.map_err(
             |e| fail(WaitingReason { reason: "CreateContainerError", message: e.message }),
         )?;

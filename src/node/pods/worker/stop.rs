@@ -392,6 +392,7 @@ impl Worker {
                 return self.retry_later();
             }
             self.node.csi.forget(pod);
+            self.node.user_namespaces.release(&pod.uid).await;
             return Step::Idle;
         }
         if let Err(error) = self.actions.remove_remains(pod, &observed).await {
@@ -399,6 +400,7 @@ impl Worker {
             return self.retry_later();
         }
         self.node.csi.forget(pod);
+        self.node.user_namespaces.release(&pod.uid).await;
         match (&desired.api_uid, desired.removed) {
             (Some(uid), false) => self.node.api.status.finish(&pod.uid, &pod.key, uid),
             _ => self.node.api.status.forget(&pod.uid),

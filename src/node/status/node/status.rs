@@ -76,6 +76,7 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
         "kubeProxyVersion": node.identity.config.version,
     });
     if let Ok(answer) = &runtime {
+        node.user_namespaces.update_handlers(answer);
         status["runtimeHandlers"] = handlers(answer);
         status["features"] =
             json!({"supplementalGroupsPolicy": node.identity.features.runtime.strict_groups});

@@ -33,6 +33,7 @@ use crate::pods::pod::{Pod, PodOrigin};
 use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
+use crate::user_namespaces::UserNamespaces;
 use crate::volumes::{self, PodVolumes, VolumeError};
 
 const NODE: &str = "/api/v1/nodes/n";
@@ -117,6 +118,7 @@ impl Fixture {
             caches,
             devices: Arc::new(DeviceManager::new(&config.root_dir, tasks)),
             resource_managers: Arc::new(ResourceManagers::inactive(&config.root_dir)),
+            user_namespaces: UserNamespaces::empty(&config.root_dir),
             identity: NodeIdentity {
                 config,
                 machine: Machine::read(),
