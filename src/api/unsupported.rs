@@ -12,8 +12,6 @@ use crate::object::Gvk;
 pub enum When {
     /// Any value except null, the empty string and the empty list.
     Set,
-    /// `false`.
-    False,
     /// This string.
     Is(&'static str),
 }
@@ -40,7 +38,7 @@ pub struct UnsupportedField {
 
 impl UnsupportedField {
     /// Returns the path and, if only some values are unsupported, the value:
-    /// `spec.hostUsers: false`.
+    /// `spec.os.name: windows`.
     pub fn shown(&self) -> String {
         self.of_path(self.path.clone())
     }
@@ -64,7 +62,6 @@ impl UnsupportedField {
     fn of_path(&self, path: String) -> String {
         match self.field.when {
             When::Set => path,
-            When::False => format!("{path}: false"),
             When::Is(value) => format!("{path}: {value}"),
         }
     }
@@ -83,7 +80,6 @@ const CONTAINER: &[Field] = &[set("volumeMounts.*.bindMountOptions")];
 
 /// The fields of a pod specification, except those of containers.
 const POD: &[Field] = &[
-    Field { path: "hostUsers", when: When::False },
     set("schedulingGroup"),
     set("evictionResponders"),
     is("os.name", "windows"),
@@ -260,7 +256,6 @@ fn matches(value: &Value, when: When) -> bool {
             // An empty object, as in `image: {}`, is set.
             Value::Object(_) | Value::Bool(_) | Value::Number(_) => true,
         },
-        When::False => *value == Value::Bool(false),
         When::Is(wanted) => value == wanted,
     }
 }
@@ -281,6 +276,7 @@ mod tests {
     fn fields_are_named_where_they_stand() {
         let spec = json!({
             "hostUsers": false, "hostNetwork": true, "evictionResponders": [],
+            "os": {"name": "windows"},
             "schedulingGroup": {"podGroupName": "g"},
             "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
@@ -289,16 +285,16 @@ mod tests {
         assert_eq!(
             shown(("", "Pod"), &json!({"spec": spec})),
             [
-                "spec.hostUsers: false",
                 "spec.schedulingGroup",
+                "spec.os.name: windows",
                 "spec.volumes[2].iscsi",
                 "spec.containers[1].volumeMounts[0].bindMountOptions",
             ]
         );
-        let template = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"hostUsers": false}}}}}});
+        let template = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"os": {"name": "windows"}}}}}}});
         assert_eq!(
             shown(("batch", "CronJob"), &template),
-            ["spec.jobTemplate.spec.template.spec.hostUsers: false"]
+            ["spec.jobTemplate.spec.template.spec.os.name: windows"]
         );
         assert_eq!(
             shown(("", "PersistentVolume"), &json!({"spec": {"mountOptions": ["ro"]}})),
@@ -318,7 +314,7 @@ mod tests {
         let pod = json!({"spec": {"containers": [{}, {"volumeMounts": mounts}]}});
         let found = fields(&Gvk::new("", "v1", "Pod"), &pod);
         assert_eq!(found[0].general(), "spec.containers[*].volumeMounts[*].bindMountOptions");
-        assert!(shown(("", "ConfigMap"), &json!({"spec": {"hostUsers": false}})).is_empty());
+        assert!(shown(("", "ConfigMap"), &json!({"spec": {"schedulingGroup": {}}})).is_empty());
     }
 
     #[test]

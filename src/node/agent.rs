@@ -93,9 +93,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let _ = config
         .runtime_description
         .set(format!("{} {}{oci_runtime}", version.name, version.version));
-    let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
-    let features = NodeFeatures::new(RuntimeFeatures::of(&version, &status));
-    user_namespaces.update_handlers(&status);
+    let features = features(&runtime, &version, &user_namespaces).await?;
     let machine = Machine::read();
     let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
     allocatable::check(&config, &capacity)?;
@@ -163,6 +161,18 @@ async fn device_manager(config: &Config, tasks: &Tasks) -> std::io::Result<Arc<D
     let manager = DeviceManager::start(&config.root_dir, built_in, tasks).await?;
     generic_devices::start(&manager, &config.devices, tasks).await;
     Ok(manager)
+}
+
+/// Reads the features of the machine and of the runtime, and gives `user_namespaces` those of its
+/// handlers.
+async fn features(
+    runtime: &CriRuntime,
+    version: &RuntimeVersion,
+    user_namespaces: &UserNamespaces,
+) -> Result<NodeFeatures, NodeError> {
+    let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    user_namespaces.update_handlers(&status);
+    Ok(NodeFeatures::new(RuntimeFeatures::of(version, &status)))
 }
 
 /// The client of the runtime at `socket`, and of the image service if that has its own.

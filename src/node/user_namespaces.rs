@@ -161,11 +161,7 @@ impl UserNamespaces {
                 UserNamespacesError::Record { uid, why }
             })?;
         }
-        Ok(Self {
-            pods_dir,
-            allocations: Mutex::new(allocations),
-            handlers: ArcSwap::default(),
-        })
+        Ok(Self { pods_dir, allocations: Mutex::new(allocations), handlers: ArcSwap::default() })
     }
 
     /// The ranges of a node without pods, for tests.

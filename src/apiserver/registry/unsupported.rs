@@ -68,7 +68,7 @@ fn no_effect(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Option<&'st
 /// Stored objects whose kind, or one of whose fields, has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
-    /// `ingresses.networking.k8s.io`, or `pods spec.hostUsers: false`.
+    /// `ingresses.networking.k8s.io`, or `pods spec.schedulingGroup`.
     pub what: String,
     /// How many objects.
     pub count: usize,
@@ -183,10 +183,10 @@ mod tests {
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");
-        let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
+        let set = json!({"spec": {"template": {"spec": {"schedulingGroup": {"podGroupName": "g"}}}}});
         assert_eq!(
             warnings(&job, &set, &none),
-            ["spec.template.spec.hostUsers: false: not supported: its pods will not start"]
+            ["spec.template.spec.schedulingGroup: not supported: its pods will not start"]
         );
         assert_eq!(warnings(&job, &json!({"spec": {}}), &none), Vec::<String>::new());
     }

@@ -21,6 +21,7 @@ pub(super) fn configz(api: &KubeletApi) -> String {
         "shutdownGracePeriodCriticalPods": seconds(config.shutdown_grace.critical),
         "imageMaximumGCAge": seconds(config.image_age_max),
         "imagePullCredentialsVerificationPolicy": config.image_verification.name(),
+        "userNamespaces": {"idsPerPod": config.ids_per_pod},
     });
     let mut fields = json!({
         "staticPodPath": config.manifest_dirs.first(),

@@ -343,8 +343,7 @@ mod tests {
         let (options, mounts) = mapped(namespace.clone());
         assert_eq!(options.userns_options, Some(namespace));
         assert_eq!(mounts.len(), 2);
-        let is_mapped =
-            |m: &cri::Mount| m.uid_mappings == [mapping] && m.gid_mappings == [mapping];
+        let is_mapped = |m: &cri::Mount| m.uid_mappings == [mapping] && m.gid_mappings == [mapping];
         assert!(mounts.iter().all(is_mapped));
     }
 

@@ -55,11 +55,7 @@ impl IdSlots {
     ///
     /// The ids do not begin and end with a slot, begin with id 0, or do not suffice for
     /// `max_pods`.
-    pub(crate) fn new(
-        ids: HostIds,
-        ids_per_pod: u32,
-        max_pods: u32,
-    ) -> Result<Self, IdRangeError> {
+    pub(crate) fn new(ids: HostIds, ids_per_pod: u32, max_pods: u32) -> Result<Self, IdRangeError> {
         let HostIds { first, length } = ids;
         if ids_per_pod == 0 || ids_per_pod % IDS_PER_POD != 0 {
             return Err(IdRangeError::IdsPerPod(ids_per_pod));

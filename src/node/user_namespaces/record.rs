@@ -12,9 +12,7 @@ pub(super) enum InvalidRecord {
     Json(#[from] serde_json::Error),
     #[error("invalid user namespace configuration: no more than one mapping allowed.")]
     SeveralMappings,
-    #[error(
-        "invalid user namespace configuration: GID and UID mappings should be identical."
-    )]
+    #[error("invalid user namespace configuration: GID and UID mappings should be identical.")]
     Counts,
     #[error("invalid user namespace configuration: GID and UID mapping should be identical")]
     Differ,

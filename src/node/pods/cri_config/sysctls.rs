@@ -105,8 +105,7 @@ mod tests {
 
     #[test]
     fn sysctls_are_safe_or_allowed_and_not_those_of_the_host() {
-        let allowed =
-            ["kernel.msg*", "user.max_user_namespaces", "net.core.*"].map(str::to_owned);
+        let allowed = ["kernel.msg*", "user.max_user_namespaces", "net.core.*"].map(str::to_owned);
         let of = |name: &str, spec: Value| {
             let mut spec = spec;
             spec["containers"] = json!([{"name": "a"}]);
@@ -127,10 +126,7 @@ mod tests {
         assert_eq!(of("net.core", none()), no_list("net.core"));
         let host = || json!({"hostNetwork": true, "hostIPC": true});
         assert_eq!(of("net.core.somaxconn", host()), shared("net.core.somaxconn", "Net"));
-        assert_eq!(
-            of("net/ipv4/tcp_syncookies", host()),
-            shared("net.ipv4.tcp_syncookies", "Net")
-        );
+        assert_eq!(of("net/ipv4/tcp_syncookies", host()), shared("net.ipv4.tcp_syncookies", "Net"));
         assert_eq!(of("kernel.msgmax", host()), shared("kernel.msgmax", "IPC"));
         let user = "user.max_user_namespaces";
         assert_eq!(of(user, none()), shared(user, "User"));
@@ -143,8 +139,14 @@ mod tests {
     #[test]
     fn names_with_slashes_keep_the_dots_of_their_parts() {
         assert_eq!(normalized("kernel/shm_rmid_forced"), "kernel.shm_rmid_forced");
-        assert_eq!(normalized("net.ipv4.conf.eth0/1.forwarding"), "net.ipv4.conf.eth0/1.forwarding");
-        assert_eq!(normalized("net/ipv4/conf/eth0.1/forwarding"), "net.ipv4.conf.eth0/1.forwarding");
+        assert_eq!(
+            normalized("net.ipv4.conf.eth0/1.forwarding"),
+            "net.ipv4.conf.eth0/1.forwarding"
+        );
+        assert_eq!(
+            normalized("net/ipv4/conf/eth0.1/forwarding"),
+            "net.ipv4.conf.eth0/1.forwarding"
+        );
         assert_eq!(normalized("net"), "net");
         assert_eq!(normalized(""), "");
     }
