@@ -517,6 +517,28 @@ mod tests {
     }
 
     #[test]
+    fn the_ids_of_a_pod_are_a_multiple_of_65536() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("10.conf");
+        let run = |number: &str| {
+            let text = format!("userNamespaces: {{idsPerPod: {number}}}");
+            with_file(&file, &text, &[]).map(|settings| settings.ids_per_pod)
+        };
+        assert_eq!(run("131072").unwrap(), Some(131_072));
+        assert_eq!(run("null").unwrap(), None);
+        for (number, want) in [
+            ("0", "idsPerPod=0: must not be less than 65536"),
+            ("65535", "idsPerPod=65535: must not be less than 65536"),
+            ("65537", "idsPerPod=65537: must be a multiple of 65536"),
+            ("4294967296", "idsPerPod=4294967296: must not be more than 4294967295"),
+            ("many", "userNamespaces.idsPerPod must be a whole number"),
+        ] {
+            let error = run(number).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
     fn files_have_the_decisions_of_arguments_with_their_place() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("10.conf");

@@ -23,7 +23,7 @@ use crate::resource_managers::config::ResourceManagersConfig;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
 use crate::status::not_ready::NotReadyPods;
-use crate::user_namespaces::IDS_PER_POD;
+use crate::user_namespaces::id_range::IDS_PER_POD;
 
 /// The default and upper limit of [`Config::restart_delay_max`]; the kubelet's
 /// `MaxContainerBackOff`.

@@ -61,4 +61,5 @@ pub use runtime::images::name::{is_valid as is_image_name, normalize as full_ima
 pub use runtime::oci_runtime::runc_vulnerability;
 pub use status::node::allocatable::AllocatableError;
 pub use status::not_ready::{NotReadyPodUids, NotReadyPods};
-pub use user_namespaces::{IDS_PER_POD, UserNamespacesError};
+pub use user_namespaces::UserNamespacesError;
+pub use user_namespaces::id_range::IDS_PER_POD;

@@ -5,7 +5,7 @@
 
 mod allocation;
 mod handlers;
-mod id_range;
+pub(crate) mod id_range;
 pub(crate) mod metrics;
 mod record;
 mod subordinate_ids;
@@ -25,8 +25,6 @@ use allocation::{AllocationError, Allocations};
 use handlers::{Handlers, NotSupported};
 use id_range::{HostIds, IdSlots};
 use record::InvalidRecord;
-
-pub use id_range::IDS_PER_POD;
 
 /// Largest record in bytes; kube-lite's has about 120.
 const RECORD_MAX: u64 = 64 << 10;
@@ -167,8 +165,8 @@ impl UserNamespaces {
     /// The ranges of a node without pods, for tests.
     #[cfg(test)]
     pub(crate) fn empty(root_dir: &Path) -> Arc<Self> {
-        let pods_dir = root_dir.join("pods");
-        let opened = Self::open(pods_dir, HostIds::all(IDS_PER_POD), IDS_PER_POD, 110);
+        let (pods_dir, length) = (root_dir.join("pods"), id_range::IDS_PER_POD);
+        let opened = Self::open(pods_dir, HostIds::all(length), length, 110);
         Arc::new(opened.unwrap())
     }
 
@@ -318,6 +316,7 @@ fn write_record(directory: &Path, first: u32, length: u32) -> Result<(), CreateE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use id_range::IDS_PER_POD;
 
     fn open(root: &Path, ids_per_pod: u32) -> Result<Arc<UserNamespaces>, String> {
         let pods_dir = root.join("pods");

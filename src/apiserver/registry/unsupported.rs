@@ -183,7 +183,8 @@ mod tests {
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");
-        let set = json!({"spec": {"template": {"spec": {"schedulingGroup": {"podGroupName": "g"}}}}});
+        let set =
+            json!({"spec": {"template": {"spec": {"schedulingGroup": {"podGroupName": "g"}}}}});
         assert_eq!(
             warnings(&job, &set, &none),
             ["spec.template.spec.schedulingGroup: not supported: its pods will not start"]

@@ -7,7 +7,7 @@ pub(super) const FILE: &str = "userns";
 
 /// Why a record is invalid; the texts are those of upstream.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InvalidRecord {
+pub(crate) enum InvalidRecord {
     #[error("invalid user namespace mappings file: {0}")]
     Json(#[from] serde_json::Error),
     #[error("invalid user namespace configuration: no more than one mapping allowed.")]
