@@ -19,5 +19,6 @@ mod service_account;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use exec::status_text;
 pub(crate) use lookup::ImageCredentials;
 pub use provider_validation::InvalidProviders;

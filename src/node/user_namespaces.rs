@@ -152,7 +152,7 @@ impl UserNamespaces {
         for uid in pods_on_disk(&pods_dir).map_err(UserNamespacesError::Pods)? {
             let text = read_record(&pods_dir.join(&uid));
             let recorded = text.and_then(|text| {
-                text.map_or(Ok(()), |text| take_over(&mut allocations, &uid, &text).map(drop))
+                text.map_or(Ok(()), |text| take_over(&mut allocations, &uid, &text).map(|_| ()))
             });
             recorded.map_err(|error| {
                 let why = error.to_string();
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(first.uids, first.gids);
         let mapping = first.uids[0];
         assert_eq!((first.uids.len(), mapping.container_id, mapping.length), (1, 0, 65536));
-        assert!(mapping.host_id >= 65536 && mapping.host_id % 65536 == 0);
+        assert!(mapping.host_id >= 65536 && mapping.host_id.is_multiple_of(65536));
         assert_eq!(all.of_pod("u1", "").await.unwrap(), first);
         assert_eq!(all.of_sandbox("u1"), Some(first.clone()));
         let second = all.of_pod("u2", "").await.unwrap();

@@ -105,7 +105,7 @@ impl ExecPlugin {
 }
 
 /// The state of a process as Go prints it.
-fn status_text(status: ExitStatus) -> String {
+pub(crate) fn status_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => {

@@ -80,7 +80,7 @@ impl Allocations {
         if length != self.ids_per_pod() {
             return Err(AllocationError::Length(length));
         }
-        if first_id % length != 0 {
+        if !first_id.is_multiple_of(length) {
             return Err(AllocationError::Offset(first_id));
         }
         let earlier = self.first_id(uid);
@@ -144,7 +144,7 @@ mod tests {
             let mut firsts = BTreeSet::new();
             for pod in 0..1000_u64 {
                 let first = all.allocate(&pod.to_string(), pod * 37).unwrap();
-                assert_eq!(first % ids_per_pod, 0);
+                assert!(first.is_multiple_of(ids_per_pod));
                 assert!(first >= ids_per_pod && first <= ids_per_pod * slots);
                 assert!(firsts.insert(first), "{first} is used twice");
             }

@@ -4,29 +4,22 @@ use proto::runtime::v1 as cri;
 
 /// A pod whose handler does not support user namespaces; the texts are those of upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.text())]
+#[error("{}", text(.handler, *.is_known))]
 pub(crate) struct NotSupported {
     /// The handler of the pod's RuntimeClass; empty for the default one.
     handler: String,
-    /// Whether the runtime lists the handler.
+    /// Whether the runtime lists the handler, or lists none.
     is_known: bool,
 }
 
-impl NotSupported {
-    fn text(&self) -> String {
-        let Self { handler, is_known } = self;
-        let mut text = String::from("can't set `spec.hostUsers: false`, ");
-        if handler.is_empty() {
-            text.push_str("runtime does not support user namespaces");
-        } else {
-            let what = format!("RuntimeClass handler {handler:?} does not support user namespaces");
-            text.push_str(&what);
-        }
-        if !is_known {
-            text.push_str(&format!(": the handler {handler:?} is not known"));
-        }
-        text
-    }
+fn text(handler: &str, is_known: bool) -> String {
+    let what = match handler {
+        "" => "runtime does not support user namespaces".to_owned(),
+        _ => format!("RuntimeClass handler {handler:?} does not support user namespaces"),
+    };
+    let why =
+        if is_known { String::new() } else { format!(": the handler {handler:?} is not known") };
+    format!("can't set `spec.hostUsers: false`, {what}{why}")
 }
 
 /// The handlers of the runtime, as of its last status.

@@ -57,16 +57,16 @@ impl IdSlots {
     /// `max_pods`.
     pub(crate) fn new(ids: HostIds, ids_per_pod: u32, max_pods: u32) -> Result<Self, IdRangeError> {
         let HostIds { first, length } = ids;
-        if ids_per_pod == 0 || ids_per_pod % IDS_PER_POD != 0 {
+        if ids_per_pod == 0 || !ids_per_pod.is_multiple_of(IDS_PER_POD) {
             return Err(IdRangeError::IdsPerPod(ids_per_pod));
         }
-        if first % ids_per_pod != 0 {
+        if !first.is_multiple_of(ids_per_pod) {
             return Err(IdRangeError::FirstNotMultiple { first, ids_per_pod });
         }
         if first < ids_per_pod {
             return Err(IdRangeError::FirstTooSmall { first, ids_per_pod });
         }
-        if length % ids_per_pod != 0 {
+        if !length.is_multiple_of(ids_per_pod) {
             return Err(IdRangeError::LengthNotMultiple { length, ids_per_pod });
         }
         let count = length / ids_per_pod;

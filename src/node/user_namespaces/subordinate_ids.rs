@@ -9,6 +9,7 @@ use tokio::io::AsyncReadExt;
 
 use super::id_range::HostIds;
 use crate::config::RuntimeConfig;
+use crate::image_credentials::status_text;
 use crate::runtime::containerd::find::find_program;
 
 /// The user whose ids they are.
@@ -48,7 +49,7 @@ pub(super) enum SubordinateIdsError {
 pub(super) enum CommandError {
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    #[error("{0}")]
+    #[error("{}", status_text(*.0))]
     Status(ExitStatus),
     #[error("the command did not end within {TIMEOUT:?}")]
     Timeout,
@@ -181,7 +182,7 @@ mod tests {
         let sh = Path::new("/bin/sh");
         assert_eq!(run(sh, &["-c", "echo a"]).await.unwrap(), b"a\n");
         let error = run(sh, &["-c", "echo a; exit 3"]).await.unwrap_err();
-        assert_eq!(error.to_string(), "exit status: 3");
+        assert_eq!(error.to_string(), "exit status 3");
         assert!(matches!(run(Path::new("/nowhere"), &[]).await, Err(CommandError::Io(_))));
     }
 }
