@@ -1,6 +1,6 @@
 //! The ids that the host assigns to the user `kubelet`, as the command `getsubids` prints them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -73,7 +73,12 @@ pub(super) async fn of_kubelet(
     if !has_user(&users, USER) {
         return Ok(default);
     }
-    let Some(program) = program(config) else {
+    of_user(config, default).await
+}
+
+/// Returns the ids of `getsubids kubelet`, or `default` if there is no such command.
+async fn of_user(config: &RuntimeConfig, default: HostIds) -> Result<HostIds, SubordinateIdsError> {
+    let Some(program) = find_program(&[], &config.path, "getsubids") else {
         tracing::debug!(user = USER, "there is no getsubids, pods use all ids");
         return Ok(default);
     };
@@ -83,10 +88,6 @@ pub(super) async fn of_kubelet(
         return Err(SubordinateIdsError::Mismatch);
     }
     parse(&String::from_utf8_lossy(&uids))
-}
-
-fn program(config: &RuntimeConfig) -> Option<PathBuf> {
-    find_program(&[], &config.path, "getsubids")
 }
 
 /// Whether the text of `/etc/passwd` has the user.
@@ -175,6 +176,53 @@ mod tests {
             assert!(error.starts_with(&start), "{error}");
         }
         assert!(parse("0: kubelet 65536 4294967295").is_err());
+    }
+
+    /// The configuration of a node with this directory as `PATH`.
+    fn config(path: &Path) -> RuntimeConfig {
+        let (data_dir, run_dir) = (path.to_owned(), path.to_owned());
+        let address = std::net::Ipv4Addr::LOCALHOST.into();
+        let mut config = crate::config::Config::new("n", address, data_dir, run_dir).runtime;
+        config.path = path.to_string_lossy().into_owned();
+        config
+    }
+
+    #[tokio::test]
+    async fn without_the_command_all_ids_are_used() {
+        let empty = tempfile::tempdir().unwrap();
+        let all = HostIds::all(65536);
+        assert_eq!(of_user(&config(empty.path()), all).await.unwrap(), all);
+    }
+
+    #[tokio::test]
+    async fn users_and_groups_have_the_same_ids() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let command = folder.path().join("getsubids");
+        let run = async |script: &str| {
+            // A file that is written cannot be executed, so it is renamed.
+            let text = format!("#!/bin/sh\n{script}\n");
+            base::fs::write_atomic(&command, text.as_bytes(), 0o755).unwrap();
+            std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let ids = of_user(&config(folder.path()), HostIds::all(65536)).await;
+            ids.map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            run("echo 0: kubelet 131072 65536").await,
+            Ok(HostIds { first: 131_072, length: 65536 })
+        );
+        assert_eq!(
+            run("echo 0: kubelet 131072 $(($# * 65536))").await,
+            Err("mismatched subuids and subgids for user \"kubelet\"".to_owned())
+        );
+        assert_eq!(
+            run("exit 1").await,
+            Err("error retrieving additional uids for user \"kubelet\": exit status 1".to_owned())
+        );
+        assert_eq!(
+            run("[ $# = 1 ]").await,
+            Err("error retrieving additional gids for user \"kubelet\"".to_owned())
+        );
     }
 
     #[tokio::test]
