@@ -196,14 +196,16 @@ mod tests {
 
     #[tokio::test]
     async fn users_and_groups_have_the_same_ids() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let command = folder.path().join("getsubids");
         let run = async |script: &str| {
-            // A file that is written cannot be executed, so it is renamed.
+            // Another thread may start a process while the file is open for writing, which would
+            // make the script busy: it is written by another program.
+            let write = "printf '%s' \"$1\" >\"$2\" && chmod 755 \"$2\"";
             let text = format!("#!/bin/sh\n{script}\n");
-            base::fs::write_atomic(&command, text.as_bytes(), 0o755).unwrap();
-            std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let mut sh = std::process::Command::new("sh");
+            let status = sh.args(["-c", write, "sh", &text]).arg(&command).status();
+            assert!(status.unwrap().success());
             let ids = of_user(&config(folder.path()), HostIds::all(65536)).await;
             ids.map_err(|error| error.to_string())
         };
