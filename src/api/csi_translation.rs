@@ -161,7 +161,10 @@ impl Plugin {
 /// The name by which volumes of a provisioner are requested: that of the driver for an in-tree
 /// plugin, else the provisioner's own.
 pub fn driver_of(provisioner: &str) -> &str {
-    Plugin::of_name(provisioner).map_or(provisioner, Plugin::driver)
+    match Plugin::of_name(provisioner) {
+        Some(plugin) => plugin.driver(),
+        None => provisioner,
+    }
 }
 
 /// Translates a PersistentVolume; `None` if it is of no in-tree plugin.

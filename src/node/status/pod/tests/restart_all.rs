@@ -4,6 +4,7 @@ use ObservedState::{Exited, Running};
 use serde_json::Value;
 
 use super::*;
+use crate::cgroups::PodGroupConfig;
 
 /// The status that follows `previous`. Containers have a name, a state, and an exit code.
 fn next(
@@ -26,6 +27,7 @@ fn next(
     generate(
         pod,
         &StatusInput {
+            group: PodGroupConfig::default(),
             observed: &observed,
             health: &HashMap::new(),
             waiting: &HashMap::new(),
