@@ -169,7 +169,7 @@ impl PodActions {
         resizes: PodResize<'_>,
     ) -> Result<(), ResizeError> {
         let mut failed: Option<ResizeError> = None;
-        let any = !resizes.is_empty();
+        let (any, changes_group) = (!resizes.is_empty(), resizes.changes_group);
         for pending in resizes.containers {
             let name = pending.member.name();
             let outcome = if pending.restarts() {
@@ -202,6 +202,7 @@ impl PodActions {
         if failed.is_none() {
             let limits = group_limits(&self.node, pod);
             failed = self.node.runtime.cgroups.apply(pod, limits).err().map(ResizeError::Cgroup);
+            self.changes += u64::from(changes_group);
         }
         if any && failed.is_none() {
             let message = resize::event_message(pod, "Pod resize completed", "");
