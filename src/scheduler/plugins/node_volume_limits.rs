@@ -187,7 +187,6 @@ fn volume_of(claim: &PersistentVolumeClaim, listers: &dyn Listers) -> Option<Csi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::k8s::api::core::v1::PersistentVolume;
     use api::k8s::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
     use serde_json::{Value, json};
     use std::sync::Arc;
