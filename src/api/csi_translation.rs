@@ -8,54 +8,23 @@ mod aws_ebs;
 mod azure_disk;
 mod azure_file;
 mod cinder;
+mod error;
 mod gce_pd;
 mod portworx;
+mod source;
 mod topology;
 mod vsphere;
 
-use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, PodSpec, Volume,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, PodSpec, Volume};
 use serde_json::{Value, json};
-use sorting::CollectOrdered as _;
 
+pub use self::error::{RegionError, TranslationError};
 use crate::Typed as _;
 
 /// Annotation of a CSINode with the names of the plugins whose volumes the node mounts by CSI.
 pub const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 /// Annotation of claims and volumes with the driver that replaces their provisioner.
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-
-/// Why a volume cannot be translated, with upstream's texts.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TranslationError {
-    /// The volume ID of AWS has another form.
-    #[error(
-        "failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})"
-    )]
-    AwsVolume(String),
-    /// The zones of a regional disk do not name one region.
-    #[error("failed to get region from zones: {0}")]
-    GceRegion(RegionError),
-    /// An Azure disk that is not a managed one.
-    #[error("kind({0}) is not supported in csi migration")]
-    AzureKind(String),
-    /// A share of Azure without a namespace of its secret.
-    #[error("could not find a secret namespace in PersistentVolumeSource or ClaimRef")]
-    AzureSecretNamespace,
-}
-
-/// Why zones of GCE do not name a region.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RegionError {
-    /// A zone has another form.
-    #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
-    Zone(String),
-    /// The zones are in several regions.
-    #[error("multiple or no regions gotten from zones, got: {0}")]
-    Regions(String),
-}
 
 /// An in-tree plugin that a CSI driver replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,32 +200,6 @@ pub fn inline_driver(volume: &Value, namespace: &str) -> Result<String, Translat
     let volumes = pod.unwrap_or_default().volumes.unwrap_or_default();
     let translated = volumes.first().map(|volume| inline(volume, namespace)).transpose()?;
     Ok(driver_in(translated.flatten()))
-}
-
-/// The PersistentVolume of an inline volume: a file system with one access mode.
-fn inline_volume(name: String, mode: &str, source: CSIPersistentVolumeSource) -> PersistentVolume {
-    PersistentVolume {
-        metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
-        spec: Some(PersistentVolumeSpec {
-            access_modes: Some(vec![mode.to_owned()]),
-            csi: Some(source),
-            volume_mode: Some("Filesystem".to_owned()),
-            ..PersistentVolumeSpec::default()
-        }),
-        status: None,
-    }
-}
-
-/// A source of a driver with these attributes.
-fn source(driver: &str, handle: &str, attributes: &[(&str, &str)]) -> CSIPersistentVolumeSource {
-    let attribute = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    let attributes = attributes.iter().map(attribute).collect_map();
-    CSIPersistentVolumeSource {
-        driver: driver.to_owned(),
-        volume_handle: handle.to_owned(),
-        volume_attributes: Some(attributes),
-        ..CSIPersistentVolumeSource::default()
-    }
 }
 
 #[cfg(test)]

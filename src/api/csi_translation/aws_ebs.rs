@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, PersistentVolume, Volume,
 };
 
-use super::{TranslationError, inline_volume, source, topology};
+use super::error::TranslationError;
+use super::source::{inline_volume, source};
+use super::topology;
 
 pub(super) const DRIVER: &str = "ebs.csi.aws.com";
 const TOPOLOGY: &str = "topology.ebs.csi.aws.com/zone";

@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{
     AzureDiskVolumeSource, CSIPersistentVolumeSource, PersistentVolume, Volume,
 };
 
-use super::{TranslationError, inline_volume, source};
+use super::error::TranslationError;
+use super::source::{inline_volume, source};
 
 pub(super) const DRIVER: &str = "disk.csi.azure.com";
 /// The kind of disks that the driver knows.

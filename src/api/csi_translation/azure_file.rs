@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, SecretReference, Volume,
 };
 
-use super::{TranslationError, inline_volume, source};
+use super::error::TranslationError;
+use super::source::{inline_volume, source};
 
 pub(super) const DRIVER: &str = "file.csi.azure.com";
 const RESOURCE_GROUP: &str = "kubernetes.io/azure-file-resource-group";

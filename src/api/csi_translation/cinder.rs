@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, Volume};
 
-use super::{inline_volume, source, topology};
+use super::source::{inline_volume, source};
+use super::topology;
 
 pub(super) const DRIVER: &str = "cinder.csi.openstack.org";
 const TOPOLOGY: &str = "topology.cinder.csi.openstack.org/zone";

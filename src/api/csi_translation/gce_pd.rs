@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, GCEPersistentDiskVolumeSource, PersistentVolume, Volume,
 };
 
-use super::{RegionError, TranslationError, inline_volume, source, topology};
+use super::error::{RegionError, TranslationError};
+use super::source::{inline_volume, source};
+use super::topology;
 
 pub(super) const DRIVER: &str = "pd.csi.storage.gke.io";
 const TOPOLOGY: &str = "topology.gke.io/zone";

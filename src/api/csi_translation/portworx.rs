@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, SecretReference, Volume,
 };
 
-use super::{inline_volume, source};
+use super::source::{inline_volume, source};
 
 pub(super) const DRIVER: &str = "pxd.portworx.com";
 const SECRET_NAME: &str = "openstorage.io/auth-secret-name";

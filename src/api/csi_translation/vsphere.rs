@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, Volume, VsphereVirtualDiskVolumeSource,
 };
 
-use super::{inline_volume, source, topology};
+use super::source::{inline_volume, source};
+use super::topology;
 
 pub(super) const DRIVER: &str = "csi.vsphere.vmware.com";
 const ZONE: &str = "topology.csi.vmware.com/zone";
