@@ -36,12 +36,17 @@ struct World {
 const HEALTHY: NodeCondition =
     NodeCondition { is_mounted: false, is_healthy: true, is_out_of_service: false };
 
+fn persistent_volume() -> AttachSource {
+    AttachSource::PersistentVolume("pv".into())
+}
+
 impl World {
     fn new(is_exclusive: bool) -> Self {
         Self {
             state: VolumeState::default(),
             view: VolumeView {
                 name: VolumeName::new("d", "h"),
+                is_migrated: false,
                 is_exclusive,
                 users: Vec::new(),
                 nodes: BTreeMap::new(),
@@ -76,7 +81,7 @@ impl World {
                 ..ObjectReference::default()
             },
             node: node.into(),
-            persistent_volume: "pv".into(),
+            source: persistent_volume(),
             is_exclusive: self.view.is_exclusive,
         });
     }
@@ -104,8 +109,8 @@ impl World {
                 self.events.push(format!("{name} {kind:?} {message}"));
                 Vec::new()
             }
-            Step::Attach { node, persistent_volume } => {
-                assert_eq!(persistent_volume, "pv");
+            Step::Attach { node, source } => {
+                assert_eq!(source, persistent_volume());
                 self.attached.push(node.to_string());
                 self.requests.push(format!("attach {node}"));
                 let result = match self.attach {
