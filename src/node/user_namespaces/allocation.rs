@@ -48,12 +48,15 @@ impl Allocations {
     }
 
     /// Gives a pod the first free slot from a position on, and returns its first id. `position` is
-    /// a random number: a range is not used again soon.
+    /// a random number: a range is not used again soon. A pod whose record was lost keeps its slot.
     ///
     /// # Errors
     ///
     /// All slots are in use.
     pub(crate) fn allocate(&mut self, uid: &str, position: u64) -> Result<u32, AllocationError> {
+        if let Some(first) = self.first_id(uid) {
+            return Ok(first);
+        }
         let count = self.slots.count();
         let start = position.checked_rem(u64::from(count)).ok_or(AllocationError::NoSlot)?;
         let start = u32::try_from(start).unwrap_or_default();
@@ -133,6 +136,7 @@ mod tests {
             let mut all = allocations(ids_per_pod, slots);
             let one = all.allocate("one", 7).unwrap();
             let two = all.allocate("two", 7).unwrap();
+            assert_eq!(all.allocate("two", 0), Ok(two));
             assert_eq!((one, two), (ids_per_pod * 8, ids_per_pod * 9));
             assert_eq!(all.record("two", two, ids_per_pod), Ok(()));
             assert_eq!(
