@@ -494,6 +494,18 @@ mod tests {
         let codes = json!({"operator": "In", "values": [1]});
         let rule = json!({"action": "Restart", "exitCodes": codes});
         one(json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}), &[]);
+        let with_action = |action: &str| {
+            let rule = json!({"action": action, "exitCodes": codes});
+            json!({"restartPolicy": "Never", "restartPolicyRules": [rule]})
+        };
+        one(with_action("RestartAllContainers"), &[]);
+        one(
+            with_action("Stop"),
+            &[&format!(
+                "{AT}.restartPolicyRules[0].action: Unsupported value: \"Stop\": \
+                 supported values: \"Restart\", \"RestartAllContainers\""
+            )],
+        );
         one(
             json!({"restartPolicyRules": [rule]}),
             &[&format!(
