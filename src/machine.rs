@@ -112,6 +112,8 @@ pub struct Machine {
     proxy_metrics: Option<SocketAddr>,
     /// Settings without effect, each with the reason.
     pub without_effect: Vec<String>,
+    /// The flags in effect without secrets.
+    pub(crate) flags: Arc<BTreeMap<String, String>>,
     /// The state of cluster DNS on this node.
     pub(crate) dns: net::DnsState,
 }
@@ -295,6 +297,7 @@ impl Machine {
             kubelet,
             path: locations.path.clone(),
             without_effect,
+            flags: Arc::clone(&general.in_effect),
             dns: net::DnsState::default(),
             power: node::MachineShutdown::default(),
             resource_usage: node::ResourceUsage::default(),

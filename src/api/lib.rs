@@ -29,6 +29,7 @@ pub mod validation;
 pub mod value;
 #[cfg(test)]
 mod wire_test;
+pub mod zpages;
 
 pub use k8s_openapi as k8s;
 pub use kinds::Typed;

@@ -2,6 +2,7 @@
 
 pub(crate) mod health;
 pub(crate) mod openapi;
+pub(crate) mod zpages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

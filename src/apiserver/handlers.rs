@@ -26,10 +26,12 @@ pub(crate) use list::fuzz as fuzz_token;
 use std::sync::Arc;
 
 use api::Status;
+use api::zpages::{Content, Statusz};
 use http::{Method, Request, Response, StatusCode};
 use sorting::CompactSort as _;
 
 use crate::aggregator::openapi;
+use crate::discovery::zpages;
 use crate::metrics::exposition;
 use crate::request::body::Body;
 use crate::request::context::{Context, RequestParts};
@@ -298,6 +300,13 @@ pub(crate) async fn serve_path(
                 None => status::page_not_found(),
             }
         }
+        // Upstream's mux serves these paths for each method.
+        "statusz" if path == "/statusz" => {
+            zpages::respond(Content::Statusz(&status_page(inner)), request.headers(), query)
+        }
+        "flagz" if path == "/flagz" => {
+            zpages::respond(Content::Flagz(&inner.config.flags), request.headers(), query)
+        }
         "" if is_read => root_paths(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),
         // An unknown path is a Status under a served group and plain text elsewhere, like the 404s
@@ -332,18 +341,44 @@ fn token_issuer(inner: &ServerState, path: &str) -> Response<Body> {
     response
 }
 
-/// The list of all paths.
+/// The document with all paths.
 fn root_paths(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+    let paths = listed_paths(inner);
+    crate::response::encode::plain_json(headers, query, &serde_json::json!({"paths": paths}))
+}
+
+/// All paths in order.
+fn listed_paths(inner: &ServerState) -> Vec<String> {
     let mut paths = inner.documents.of(&inner.objects.registry()).paths();
     paths.extend(inner.ready.paths());
-    let others =
-        ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
+    let others = [
+        "/flagz",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/",
+        "/statusz",
+        "/version",
+    ];
     paths.extend(others.map(str::to_owned));
     if inner.parts.token_issuer.as_ref().is_some_and(|issuer| issuer.discovery().is_some()) {
         paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
     }
     paths.compact_sort();
-    crate::response::encode::plain_json(headers, query, &serde_json::json!({"paths": paths}))
+    paths
+}
+
+/// The content of `/statusz`.
+fn status_page(inner: &ServerState) -> Statusz {
+    let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or_default();
+    Statusz {
+        started: seconds(inner.metrics.started),
+        now: seconds(base::clock::unix_time()),
+        binary_version: format!("1.37.1+kubelite.{}", inner.config.product_version),
+        // Upstream lists the paths that are registered before this one.
+        paths: listed_paths(inner).into_iter().filter(|path| path != "/statusz").collect(),
+    }
 }
 
 fn version(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {

@@ -1,5 +1,6 @@
 //! The state of the API server, which filters and handlers share; it does not depend on either.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub flow: priority_and_fairness::flags::FlowFlags,
     /// The time limit of a request that is not long-running.
     pub request_timeout: Duration,
+    /// The flags in effect without secrets, shown at `/flagz`.
+    pub flags: Arc<BTreeMap<String, String>>,
 }
 
 impl Default for Config {
@@ -43,6 +46,7 @@ impl Default for Config {
             node_ports: (30000, 32767),
             flow: priority_and_fairness::flags::FlowFlags::default(),
             request_timeout: Duration::from_secs(60),
+            flags: Arc::default(),
         }
     }
 }

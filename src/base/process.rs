@@ -25,7 +25,6 @@ pub fn figures() -> [Figure; 9] {
     let [received, sent] = octets(&read("/proc/self/net/netstat"));
     // utime, stime and starttime of proc_pid_stat(5).
     let ticks = field(&stat, 14) + field(&stat, 15);
-    let booted = number_behind(&read("/proc/stat"), "btime");
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let figure = |name, kind, help, value| Figure { name, kind, help, value };
     [
@@ -59,7 +58,7 @@ pub fn figures() -> [Figure; 9] {
             "process_start_time_seconds",
             "gauge",
             "Start of the process, in seconds since the epoch.",
-            (booted + field(&stat, 22) / TICKS).to_string(),
+            started_at(&stat, &read("/proc/stat")).to_string(),
         ),
         figure("process_virtual_memory_bytes", "gauge", "Virtual memory.", bytes("VmSize:")),
         figure(
@@ -69,6 +68,17 @@ pub fn figures() -> [Figure; 9] {
             limit(&limits, "Max address space"),
         ),
     ]
+}
+
+/// The start of this process in seconds since the epoch; 0 if `/proc` cannot be read.
+pub fn started() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    started_at(&read("/proc/self/stat"), &read("/proc/stat"))
+}
+
+/// The start of a process, from its `stat` file and that of the machine.
+fn started_at(stat: &str, machine: &str) -> u64 {
+    number_behind(machine, "btime") + field(stat, 22) / TICKS
 }
 
 /// A field of `/proc/self/stat`, numbered from 1 as in its manual; the second one, the program's
@@ -140,6 +150,8 @@ mod tests {
         };
         assert!(of("process_resident_memory_bytes") > 500_000.0);
         assert!(of("process_open_fds") >= 3.0);
+        let start: u64 = figures[6].value.parse().unwrap();
+        assert_eq!((figures[6].name, start), ("process_start_time_seconds", started()));
         let age = crate::clock::unix_time().as_secs_f64() - of("process_start_time_seconds");
         assert!((-2.0..86_400.0).contains(&age), "{age} s old");
         assert!(figures.is_sorted_by_key(|figure| figure.name));

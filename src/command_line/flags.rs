@@ -185,6 +185,31 @@ impl Flags {
     }
 }
 
+/// The flags of a command with the values that apply, in the forms of Go's pflag; a secret is
+/// `CLASSIFIED`, as upstream's `/flagz` shows flags with that annotation.
+pub(super) fn in_effect(command: &clap::Command, given: &ArgMatches) -> BTreeMap<String, String> {
+    let secret = std::any::TypeId::of::<::cluster::token::Secret>();
+    let mut flags = BTreeMap::new();
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let Some(name) = arg.get_long() else { continue };
+        let is_secret = arg.get_value_parser().type_id() == secret;
+        let value = if is_secret { "CLASSIFIED".to_owned() } else { value_text(arg, given) };
+        flags.insert(name.to_owned(), value);
+    }
+    flags
+}
+
+/// The value of an argument; empty if there is none. A list is in brackets.
+fn value_text(arg: &Arg, given: &ArgMatches) -> String {
+    let values = given.try_get_raw(arg.get_id().as_str()).ok().flatten();
+    let values = values.into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
+    let values = values.collect::<Vec<_>>().join(",");
+    match arg.get_action() {
+        ArgAction::Append => format!("[{values}]"),
+        _ => values,
+    }
+}
+
 /// Whether only the tables of k3s's flags have this name.
 fn is_foreign(name: &str) -> bool {
     unsupported::reason(name).is_some() || no_effect::reason(name).is_some()

@@ -1,7 +1,9 @@
 //! Merges flags, environment variables and configuration files and parses the result.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -51,10 +53,13 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     flags.refuse_typed(given)?;
     notes.warnings.extend(flags.overridden(&argv));
     let merged = merge(argv, given, &flags, environment::read(&lookup), &mut notes)?;
+    let subcommand = command.find_subcommand(name).cloned().unwrap_or_default();
     let matches = command.try_get_matches_from(merged).map_err(stop)?;
+    let mut in_effect = BTreeMap::new();
     if let Some((_, matches)) = matches.subcommand() {
         flags.refuse_values(matches)?;
         notes.without_effect.extend(flags.without_effect(matches));
+        in_effect = super::flags::in_effect(&subcommand, matches);
     }
     let mut cli = Cli::from_arg_matches(&matches).map_err(stop)?;
     if let Command::Server(args) = &mut cli.command {
@@ -63,6 +68,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     if let Some(general) = cli.command.general_mut() {
         general.without_effect = notes.without_effect;
         general.warnings = notes.warnings;
+        general.in_effect = Arc::new(in_effect);
     }
     Ok(cli)
 }
@@ -218,6 +224,24 @@ mod tests {
         let args = server(&["--config=/dev/null"], &variables).unwrap();
         assert_eq!(args.server.as_deref(), Some("https://a:6443"));
         assert!(!format!("{args:?}").contains("hush"));
+    }
+
+    #[test]
+    fn flags_in_effect_have_their_values_and_no_secrets() {
+        let variables = [("K3S_TOKEN", "hush")];
+        let datastore = "--datastore-endpoint=mysql://user:hush@tcp(db)/k3s";
+        let argv = ["--config=/dev/null", "--tls-san=a,b", "--debug", datastore];
+        let flags = server(&argv, &variables).unwrap().general.in_effect;
+        let value = |name: &str| flags.get(name).map(String::as_str);
+        assert_eq!(value("tls-san"), Some("[a,b]"));
+        assert_eq!(value("cluster-cidr"), Some("[10.42.0.0/16]"));
+        assert_eq!((value("debug"), value("disable-agent")), (Some("true"), Some("false")));
+        assert_eq!((value("https-listen-port"), value("node-name")), (Some("6443"), Some("")));
+        for name in ["token", "agent-token", "datastore-endpoint", "etcd-s3-secret-key"] {
+            assert_eq!(value(name), Some("CLASSIFIED"), "{name}");
+        }
+        assert_eq!(value("rootless"), None, "a flag of k3s without a counterpart");
+        assert!(flags.values().all(|value| !value.contains("hush")));
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Machine {
         agent.resource_usage = self.resource_usage.clone();
         agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
+        agent.flags = Arc::clone(&self.flags);
         agent.root_dir.clone_from(&args.kubelet_root_dir);
         agent.local_storage_dir = self.local_storage_path();
         agent.local_storage_is_set = self.is_agent && self.has_own_storage;

@@ -74,6 +74,8 @@ pub struct Config {
     pub local_volume_records: PathBuf,
     /// Served at `/logs/` of the kubelet API: `/var/log`.
     pub system_logs_dir: PathBuf,
+    /// What is served at `/logs/` of the kubelet API.
+    pub system_logs: SystemLogsConfig,
     /// `/var/log/pods`.
     pub pod_logs_dir: PathBuf,
     /// `/var/log/containers`.
@@ -159,8 +161,26 @@ pub struct Config {
     pub runtime_description: Arc<OnceLock<String>>,
     /// Measures the node for a server in the same process.
     pub resource_usage: crate::ResourceUsage,
+    /// The flags in effect without secrets, shown at `/flagz`.
+    pub flags: Arc<BTreeMap<String, String>>,
     /// Where the kubelet's `/healthz` is served without TLS, if at all.
     pub healthz: Option<std::net::SocketAddr>,
+}
+
+/// What is served at `/logs/` of the kubelet API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SystemLogsConfig {
+    /// Whether the directory is served (`enableSystemLogHandler`).
+    pub handler: bool,
+    /// Whether logs of services can be queried (`enableSystemLogQuery`).
+    pub query: bool,
+}
+
+impl Default for SystemLogsConfig {
+    /// The defaults of the kubelet.
+    fn default() -> Self {
+        Self { handler: true, query: false }
+    }
 }
 
 /// Configuration of the container runtime.
@@ -315,6 +335,7 @@ impl Config {
             local_storage_is_set: false,
             local_volume_records: data_dir.join("local-volumes"),
             system_logs_dir: path("/var/log"),
+            system_logs: SystemLogsConfig::default(),
             pod_logs_dir: path("/var/log/pods"),
             container_logs_dir: path("/var/log/containers"),
             manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],
@@ -360,6 +381,7 @@ impl Config {
             },
             runtime_description: Arc::default(),
             resource_usage: crate::ResourceUsage::default(),
+            flags: Arc::default(),
             healthz: None,
         }
     }

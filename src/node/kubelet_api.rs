@@ -15,6 +15,7 @@ mod stats;
 mod streaming;
 mod supervisor;
 mod system_logs;
+mod zpages;
 
 use std::convert::Infallible;
 use std::sync::Arc;

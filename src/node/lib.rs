@@ -43,6 +43,7 @@ pub use agent::{NodeError, run};
 pub use config::thresholds::{EvictionThresholds, ThresholdError, ThresholdTexts};
 pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,
+    SystemLogsConfig,
 };
 pub use generic_devices::selector::{DeviceSelection, InvalidDevice};
 pub use image_access::policy::{ImageAllowlist, ImageVerification, ImageVerificationError};

@@ -210,7 +210,7 @@ fn not_acceptable_route(offer: Offer) -> Status {
 
 /// Whether JSON is indented: for `?pretty=true` and for browsers, curl and wget (upstream's
 /// `isPrettyPrint`).
-fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
+pub(crate) fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(value) = query.get("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }

@@ -47,6 +47,9 @@ pub struct GeneralArgs {
     /// Old names, and settings that another one overrides; the log names them.
     #[arg(skip)]
     pub warnings: Vec<String>,
+    /// The flags in effect, defaults included, without secrets; the pages `/flagz` show them.
+    #[arg(skip)]
+    pub in_effect: std::sync::Arc<std::collections::BTreeMap<String, String>>,
 }
 
 /// Flags of the node.

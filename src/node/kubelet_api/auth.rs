@@ -95,6 +95,9 @@ fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static 
         "pods" | "runningpods" => &["pods", "proxy"],
         "healthz" => &["healthz", "proxy"],
         "configz" => &["configz", "proxy"],
+        "checkpoint" => &["checkpoint"],
+        "statusz" => &["statusz"],
+        "flagz" => &["configz"],
         _ => &["proxy"],
     };
     (verb, subresources)
@@ -280,6 +283,9 @@ mod tests {
             ("GET", "/healthz", "get", "healthz proxy"),
             ("GET", "/healthz/ping", "get", "healthz proxy"),
             ("GET", "/configz", "get", "configz proxy"),
+            ("GET", "/statusz", "get", "statusz"),
+            ("GET", "/flagz", "get", "configz"),
+            ("POST", "/checkpoint/a/b/c", "create", "checkpoint"),
             ("GET", "/stats/summary", "get", "stats"),
             ("GET", "/metrics", "get", "metrics"),
             ("GET", "/metrics/resource", "get", "metrics"),

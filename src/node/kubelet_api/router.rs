@@ -16,7 +16,7 @@ use super::query::Query;
 use super::response::{Body, response, text_response};
 use super::state::KubeletApi;
 use super::streaming::Command;
-use super::{config, local_driver, local_volumes, logs, stats, streaming, system_logs};
+use super::{config, local_driver, local_volumes, logs, stats, streaming, system_logs, zpages};
 
 type Api = State<Arc<KubeletApi>>;
 
@@ -59,6 +59,8 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
         .route("/v2/{*path}", any(image))
         .route("/logs/", any(system_log))
         .route("/logs/{*path}", any(system_log))
+        .route("/statusz", any(statusz))
+        .route("/flagz", any(flagz))
         .fallback(async || text_response(StatusCode::NOT_FOUND, "404 page not found\n"))
         .method_not_allowed_fallback(async || {
             text_response(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
@@ -205,6 +207,14 @@ async fn local_driver_request(
 async fn system_log(State(api): Api, request: Request<RequestBody>) -> Response<Body> {
     let (head, _) = request.into_parts();
     system_logs::serve(&api, &head).await
+}
+
+async fn statusz(State(api): Api, request: Request<RequestBody>) -> Response<Body> {
+    zpages::statusz(&api, &request.into_parts().0)
+}
+
+async fn flagz(State(api): Api, request: Request<RequestBody>) -> Response<Body> {
+    zpages::flagz(&api, &request.into_parts().0)
 }
 
 async fn stats_summary(State(api): Api) -> Response<Body> {

@@ -37,6 +37,7 @@ pub(crate) async fn build_api_server(
         node_ports: config.node_ports,
         flow: config.flow,
         request_timeout: config.apiserver.request_timeout,
+        flags: Arc::clone(&config.machine.flags),
     };
     let server = apiserver::build(settings, parts, tasks.api.clone())
         .map_err(|e| SERVER_STOPPED.error(e))?;
