@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
-use node::{ImageVerification, ShutdownGracePeriod};
+use node::{ImageVerification, ShutdownGracePeriod, SystemLogsConfig};
 
 use super::eviction_args::{self, EvictionSettings};
 use super::flags;
@@ -17,8 +17,8 @@ use super::kubelet_config::{FieldArguments, KubeletConfig};
 use super::resource_manager_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
-    CONFIG_FIELDS, IDS_PER_POD, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, RESTART_DELAY_MAX, SHUTDOWN,
-    SHUTDOWN_CRITICAL,
+    CONFIG_FIELDS, IDS_PER_POD, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, LOG_HANDLER, LOG_QUERY,
+    RESTART_DELAY_MAX, SHUTDOWN, SHUTDOWN_CRITICAL,
 };
 use crate::command_line::components::{Arguments, PlacedArgument};
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
@@ -74,6 +74,8 @@ pub(super) struct KubeletSettings {
     pub(super) restart_delay_max: Option<Duration>,
     /// The number of ids of a pod with a user namespace, which only files set.
     pub(super) ids_per_pod: Option<u32>,
+    /// What is served at `/logs/`, which only files set.
+    pub(super) system_logs: SystemLogsConfig,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -104,6 +106,7 @@ impl KubeletSettings {
         set(&mut config.restart_delay_max, &self.restart_delay_max);
         set(&mut config.ids_per_pod, &self.ids_per_pod);
         config.healthz = self.healthz;
+        config.system_logs = self.system_logs;
         config.pod_pids_max = self.pod_pids_max;
         config.seccomp_default = self.seccomp_default;
         config.allowed_sysctls.clone_from(&self.allowed_sysctls);
@@ -142,6 +145,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     settings.restart_delay_max = restart_delay_max(&own)?;
     settings.image_verification = image_verification(&own)?;
     settings.ids_per_pod = ids_per_pod(&own)?;
+    settings.system_logs = system_logs(&own)?;
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
@@ -162,6 +166,19 @@ fn shutdown_grace(own: &Arguments) -> Result<Option<ShutdownGracePeriod>, Comman
         return Err(own.invalid(SHUTDOWN_CRITICAL, "must not be longer than shutdownGracePeriod"));
     }
     Ok(Some(ShutdownGracePeriod { total, critical }))
+}
+
+/// What is served at `/logs/` (the kubelet's validation).
+fn system_logs(own: &Arguments) -> Result<SystemLogsConfig, CommandError> {
+    let default = SystemLogsConfig::default();
+    let handler = own.boolean(LOG_HANDLER)?.unwrap_or(default.handler);
+    let query = own.boolean(LOG_QUERY)?.unwrap_or(default.query);
+    if query && !handler {
+        let why = "invalid configuration: enableSystemLogHandler is required for \
+                   enableSystemLogQuery";
+        return Err(own.invalid(LOG_QUERY, why));
+    }
+    Ok(SystemLogsConfig { handler, query })
 }
 
 /// The longest delay between restarts of a file, within the bounds of the kubelet's validation.
@@ -246,6 +263,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         restart_delay_max: None,
         ids_per_pod: None,
         shutdown_grace: None,
+        system_logs: SystemLogsConfig::default(),
         without_effect: arguments.without_effect,
     })
 }
@@ -547,7 +565,7 @@ mod tests {
             "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
              featureGates: {NodeSwap: true}\ncpuManagerPolicy: none\n\
              crashLoopBackOff: {maxContainerRestartPeriod: 30s}\nimageMaximumGCAge: 24h\n\
-             imagePullCredentialsVerificationPolicy: AlwaysVerify",
+             imagePullCredentialsVerificationPolicy: AlwaysVerify\nenableSystemLogQuery: true",
             &["max-pods=60"],
         )
         .unwrap();
@@ -557,6 +575,7 @@ mod tests {
         assert_eq!(settings.restart_delay_max, Some(Duration::from_secs(30)));
         assert_eq!(settings.image_age_max, Some(Duration::from_secs(24 * 3600)));
         assert_eq!(settings.image_verification, Some(ImageVerification::AlwaysVerify));
+        assert_eq!(settings.system_logs, SystemLogsConfig { handler: true, query: true });
         let place = file.display();
         let note = format!("{place}: logging.verbosity: use -v or --debug of kube-lite");
         assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
@@ -585,6 +604,11 @@ mod tests {
                 ": crashLoopBackOff.maxContainerRestartPeriod=6m: must be at most 300s",
             ),
             ("featureGates: {Nope: true}", ": featureGates: unrecognized feature gate: Nope"),
+            (
+                "enableSystemLogQuery: true\nenableSystemLogHandler: false",
+                ": enableSystemLogQuery=true: invalid configuration: enableSystemLogHandler is \
+                 required for enableSystemLogQuery",
+            ),
             ("imageMaximumGCAge: 1m", ": imageMaximumGCAge=1m: must be greater than imageMin"),
             (
                 "imagePullCredentialsVerificationPolicy: Never",

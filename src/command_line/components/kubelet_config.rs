@@ -104,8 +104,8 @@ pub const FIELDS: &[Field] = &[
     pointer("enableDebuggingHandlers", "enable-debugging-handlers", Bool),
     own("enableProfilingHandler", Bool, false),
     pointer("enableServer", "enable-server", Bool),
-    own("enableSystemLogHandler", Bool, false),
-    own("enableSystemLogQuery", Bool, false),
+    own(LOG_HANDLER, Bool, false),
+    own(LOG_QUERY, Bool, false),
     plain("enforceNodeAllocatable", "enforce-node-allocatable", Texts),
     plain("eventBurst", "event-burst", Number),
     pointer("eventRecordQPS", "event-qps", Number),
@@ -224,6 +224,11 @@ pub const MERGE_THRESHOLDS: &str = "mergeDefaultEvictionSettings";
 /// See [`SHUTDOWN`].
 pub const SHUTDOWN_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
 
+/// See [`SHUTDOWN`].
+pub const LOG_HANDLER: &str = "enableSystemLogHandler";
+/// See [`SHUTDOWN`].
+pub const LOG_QUERY: &str = "enableSystemLogQuery";
+
 /// What kube-lite does with each field that has no argument.
 pub const CONFIG_FIELDS: Component = Component {
     flag: "kubelet-arg",
@@ -234,8 +239,8 @@ pub const CONFIG_FIELDS: Component = Component {
         (RESTART_DELAY_MAX, Value),
         ("enableDebugFlagsHandler", NoEffect("there is no endpoint that changes the log level")),
         ("enableProfilingHandler", NoEffect("there is no profiling endpoint")),
-        ("enableSystemLogHandler", Fixed("true", "/logs/ of the kubelet API is always served")),
-        ("enableSystemLogQuery", Fixed("false", "journals cannot be queried; use journalctl")),
+        (LOG_HANDLER, Value),
+        (LOG_QUERY, Value),
         (IMAGE_VERIFICATION, Value),
         ("iptablesDropBit", NoEffect("the node makes no iptables chains")),
         ("iptablesMasqueradeBit", NoEffect("the node makes no iptables chains")),

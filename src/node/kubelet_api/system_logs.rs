@@ -3,9 +3,12 @@
 //! the canonical path.
 //!
 //! Symbolic links are followed, also out of the directory: `/var/log/containers` consists of links.
+//! With `enableSystemLogQuery`, parameters request the log of a service or a file instead.
 
 mod conditions;
 mod content_type;
+mod journal;
+mod node_log_query;
 mod range;
 
 use std::ffi::OsStr;
@@ -30,8 +33,9 @@ use sorting::CompactSort as _;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use self::conditions::Condition;
+use self::node_log_query::NodeLogQuery;
 use self::range::Range;
-use super::query::percent_decoded;
+use super::query::{Query, percent_decoded};
 use super::response::{Body, response, text_response};
 use super::state::KubeletApi;
 
@@ -60,28 +64,91 @@ enum PathTarget {
 
 /// Serves a request whose path begins with [`PREFIX`].
 pub(super) async fn serve(api: &Arc<KubeletApi>, request: &Parts) -> Response<Body> {
+    if !api.node.identity.config.system_logs.handler {
+        let text = "logs endpoint is disabled.\n";
+        return text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+    }
     if request.method != Method::GET {
         let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return response;
     }
     let Some(path) = request.uri.path().strip_prefix(PREFIX) else { return not_found() };
-    let root = api.node.identity.config.system_logs_dir.clone();
+    let config = &api.node.identity.config;
+    let mut path = percent_decoded(path);
+    if config.system_logs.query {
+        match resolve(request.uri.query(), &path, &config.system_logs_dir).await {
+            Err(error) => return text_response(error.status(), format!("{error}\n")),
+            Ok(QueryTarget::Path) => {}
+            Ok(QueryTarget::File(file)) => path = file.into_bytes(),
+            Ok(QueryTarget::Services(query)) => return journal::serve(api, query),
+        }
+    }
+    let root = config.system_logs_dir.clone();
     respond(root, path, request.uri.query(), &request.headers).await
+}
+
+/// What a request is about.
+enum QueryTarget {
+    /// The path of the request.
+    Path,
+    /// A file below the directory.
+    File(String),
+    Services(NodeLogQuery),
+}
+
+/// Why a query is refused.
+#[derive(Debug, thiserror::Error)]
+enum QueryError {
+    #[error("{0}")]
+    Parameters(String),
+    #[error("path not allowed in query mode")]
+    Path,
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl QueryError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Parameters(_) => StatusCode::BAD_REQUEST,
+            Self::Path | Self::Invalid(_) => StatusCode::NOT_ACCEPTABLE,
+        }
+    }
+}
+
+/// Reads and checks the query of a request.
+async fn resolve(query: Option<&str>, path: &[u8], root: &Path) -> Result<QueryTarget, QueryError> {
+    let text = |errors| node_log_query::error_text(errors);
+    let query = node_log_query::parse(&Query::parse(query.unwrap_or_default()))
+        .map_err(|errors| QueryError::Parameters(text(errors)))?;
+    let Some(query) = query else { return Ok(QueryTarget::Path) };
+    if !path.is_empty() && path != b"/" {
+        return Err(QueryError::Path);
+    }
+    let (checked, root) = (query.clone(), root.to_owned());
+    let errors = base::tasks::blocking(move || checked.validate(&root)).await;
+    let errors = errors.map_err(|panic| QueryError::Invalid(panic.to_string()))?;
+    if !errors.is_empty() {
+        return Err(QueryError::Invalid(text(errors)));
+    }
+    match query.files.first() {
+        Some(file) => Ok(QueryTarget::File(file.clone())),
+        None => Ok(QueryTarget::Services(query)),
+    }
 }
 
 fn not_found() -> Response<Body> {
     text_response(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// Serves a path below `root`, still percent-encoded.
+/// Serves a path below `root`.
 async fn respond(
     root: PathBuf,
-    path: &str,
+    path: Vec<u8>,
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let path = percent_decoded(path);
     let shown = String::from_utf8_lossy(&path).into_owned();
     let found = base::tasks::blocking(move || find(&root, &path)).await;
     let found = found.unwrap_or_else(|panic| Err(io::Error::other(panic)));

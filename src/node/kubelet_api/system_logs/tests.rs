@@ -30,7 +30,7 @@ async fn get(root: &Path, path: &str, headers: &[(HeaderName, &str)]) -> (Respon
         map.insert(name, HeaderValue::from_str(value).unwrap());
     }
     let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
-    let response = respond(root.to_owned(), path, query, &map).await;
+    let response = respond(root.to_owned(), percent_decoded(path), query, &map).await;
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     (Response::from_parts(head, ()), String::from_utf8_lossy(&body).into_owned())
@@ -142,6 +142,31 @@ async fn a_file_larger_than_a_chunk_is_served_whole() {
     let (response, body) = get(&root, "large", &[]).await;
     assert_eq!(header(&response, CONTENT_LENGTH), large.len().to_string());
     assert!(body == large, "the body is not the file");
+}
+
+#[tokio::test]
+async fn a_query_is_about_services_or_one_file() {
+    let (_outer, root) = log_directory();
+    let status = |query, path| {
+        let root = root.clone();
+        async move {
+            match resolve(Some(query), path, &root).await {
+                Ok(QueryTarget::Path) => "path".to_owned(),
+                Ok(QueryTarget::File(file)) => file,
+                Ok(QueryTarget::Services(query)) => query.services.join(" "),
+                Err(error) => format!("{} {error}", error.status().as_u16()),
+            }
+        }
+    };
+    assert_eq!(status("pretty=true", b"syslog").await, "path");
+    assert_eq!(status("query=kubelet&query=b", b"").await, "kubelet b");
+    assert_eq!(status("query=./syslog", b"").await, "./syslog");
+    let refused = status("query=kubelet", b"syslog").await;
+    assert_eq!(refused, "406 path not allowed in query mode");
+    let invalid = status("query=kubelet&boot=x", b"").await;
+    assert!(invalid.starts_with("400 boot: Invalid value: "), "{invalid}");
+    let invalid = status("query=kubelet&boot=1", b"").await;
+    assert_eq!(invalid, "406 boot: Invalid value: 1: must be less than 1");
 }
 
 /// A program may create a FIFO in the log directory; opening it would wait for a writer.
