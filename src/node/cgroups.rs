@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[cfg(test)]
 pub(crate) use self::accounting::CpuLimit;
-pub(crate) use self::accounting::{DiskCounters, GroupCounters, Throttling};
+pub(crate) use self::accounting::{DiskCounters, GroupCounters, IoCost, Throttling};
 pub(crate) use self::pod_limits::{PodGroupConfig, are_equal_shares};
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine;

@@ -54,6 +54,16 @@ pub(crate) struct FileSystem {
     pub(crate) options: String,
 }
 
+/// A file system of this machine and one of the directories where it is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LocalFileSystem {
+    /// The device; of a tmpfs the directory, because all have the same source.
+    pub(crate) device: String,
+    /// `major:minor` of the device.
+    pub(crate) number: String,
+    pub(crate) point: PathBuf,
+}
+
 impl Mount {
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -94,6 +104,32 @@ fn points(table: &[Mount], folder: &Path) -> Vec<PathBuf> {
     let points = table.iter().map(|mount| &mount.point);
     let mut out: Vec<PathBuf> = points.filter(|path| path.starts_with(folder)).cloned().collect();
     out.compact_sort_by_key(|p| std::cmp::Reverse(p.components().count()));
+    out
+}
+
+/// The file systems of disks, and those in memory outside of `pods`, each once. Network file
+/// systems, which may not answer, are left out. Blocks.
+pub(crate) fn local_file_systems(pods: &Path) -> io::Result<Vec<LocalFileSystem>> {
+    Ok(local(table()?, pods))
+}
+
+fn local(table: Vec<Mount>, pods: &Path) -> Vec<LocalFileSystem> {
+    let mut known = std::collections::BTreeSet::new();
+    let mut out = Vec::new();
+    for mount in table {
+        let device = match mount.file_system.fs_type.as_str() {
+            "tmpfs" if mount.point.starts_with(pods) => continue,
+            "tmpfs" => mount.point.to_string_lossy().into_owned(),
+            "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" => {
+                mount.file_system.source.to_string_lossy().into_owned()
+            }
+            _ => continue,
+        };
+        // A bind mount has the device of another mount.
+        if known.insert(device.clone()) {
+            out.push(LocalFileSystem { device, number: mount.device, point: mount.point });
+        }
+    }
     out
 }
 
