@@ -1,10 +1,11 @@
 //! Watches directories for changes of their files, with inotify.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use futures::StreamExt;
-use inotify::{Event, EventMask, Inotify, WatchMask};
+use futures::{FutureExt, StreamExt};
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 
 /// A change in the single watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,13 +26,16 @@ pub(crate) struct FileWatcher {
     events: inotify::EventStream<Vec<u8>>,
     /// The last directory given to [`FileWatcher::watch`], and whether it existed.
     watched: Option<(PathBuf, bool)>,
+    /// The directories that exist, by their watch.
+    directories: HashMap<WatchDescriptor, PathBuf>,
 }
 
 impl FileWatcher {
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
-        Ok(Self { watches, events: inotify.into_event_stream(vec![0; 4096])?, watched: None })
+        let events = inotify.into_event_stream(vec![0; 4096])?;
+        Ok(Self { watches, events, watched: None, directories: HashMap::new() })
     }
 
     /// Watches the directories; for a missing one, watches the nearest ancestor that exists.
@@ -42,10 +46,17 @@ impl FileWatcher {
             | WatchMask::MOVE
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
+        self.directories.clear();
         for folder in folders {
             let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("/"));
-            if let Err(error) = self.watches.add(there, mask) {
-                tracing::error!(folder = %there.display(), %error, "cannot watch directory");
+            match self.watches.add(there, mask) {
+                Ok(watch) if there == folder => {
+                    self.directories.insert(watch, folder.clone());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(folder = %there.display(), %error, "cannot watch directory");
+                }
             }
             self.watched = Some((folder.clone(), there == folder));
         }
@@ -64,6 +75,38 @@ impl FileWatcher {
                 return change;
             }
         }
+    }
+
+    /// Resolves at the next relevant change, together with those that are known by then. Returns
+    /// the files that were removed or moved away, also if there is one with that name again.
+    pub(crate) async fn removed_by_changes(&mut self, folders: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let mut removed = BTreeSet::new();
+        let mut is_changed = false;
+        loop {
+            let next = match is_changed {
+                false => self.events.next().await,
+                true => match self.events.next().now_or_never() {
+                    Some(next) => next,
+                    None => return removed,
+                },
+            };
+            match next {
+                Some(Ok(event)) if is_relevant(&event, folders) => {
+                    is_changed = true;
+                    removed.extend(self.removed_file(&event));
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None if is_changed => return removed,
+                Some(Err(_)) | None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The file that an event reports as removed from a watched directory.
+    fn removed_file(&self, event: &Event<std::ffi::OsString>) -> Option<PathBuf> {
+        let gone = EventMask::DELETE | EventMask::MOVED_FROM;
+        let name = event.name.as_ref().filter(|_| event.mask.intersects(gone))?;
+        Some(self.directories.get(&event.wd)?.join(name))
     }
 
     /// Resolves at the next relevant change.
@@ -135,6 +178,27 @@ mod tests {
         assert_eq!(watcher.next_change().await, written("d.sock"));
         std::fs::remove_file(folder.join("a.tar")).unwrap();
         assert_eq!(watcher.next_change().await, FileChange::Removed("a.tar".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_removed_file_is_reported_although_there_is_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let folders = [directory.path().join("a"), directory.path().join("b")];
+        for folder in &folders {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::write(folder.join("web.yaml"), "x").unwrap();
+        }
+        let mut watcher = FileWatcher::new().unwrap();
+        watcher.watch(&folders);
+        let file = folders[1].join("web.yaml");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "x").unwrap();
+        assert_eq!(watcher.removed_by_changes(&folders).await, [file.clone()].into());
+        // A file that replaces another one at once is not removed.
+        let new = directory.path().join("new");
+        std::fs::write(&new, "x").unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        assert_eq!(watcher.removed_by_changes(&folders).await, BTreeSet::new());
     }
 
     #[tokio::test]

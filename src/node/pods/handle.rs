@@ -19,6 +19,9 @@ pub(crate) struct DesiredPod {
     pub(crate) pod: Arc<Pod>,
     /// The pod is deleted from the API: stop it and report nothing.
     pub(crate) removed: bool,
+    /// The manifest of a static pod was removed and written again: the next worker of the pod
+    /// follows, and counts the restart by the dead containers.
+    pub(crate) is_replaced: bool,
     /// Uid of the API object whose status is written; a static pod without a mirror pod has none.
     pub(crate) api_uid: Option<String>,
     /// The decision to reject or end the pod.
@@ -28,6 +31,28 @@ pub(crate) struct DesiredPod {
     /// The machine is being switched off: containers end within this many seconds, and none is
     /// started.
     pub(crate) halt_seconds: Option<i64>,
+}
+
+impl DesiredPod {
+    /// A pod that runs, without an object in the API.
+    pub(crate) fn new(pod: Arc<Pod>) -> Self {
+        Self {
+            pod,
+            removed: false,
+            is_replaced: false,
+            api_uid: None,
+            rejection: None,
+            resize: None,
+            halt_seconds: None,
+        }
+    }
+
+    /// Ends the pod, for good or until the next worker starts it. Returns whether that is new.
+    pub(crate) fn set_removed(&mut self, is_replaced: bool) -> bool {
+        let was = (self.removed, self.is_replaced);
+        (self.removed, self.is_replaced) = (true, is_replaced);
+        was != (true, is_replaced)
+    }
 }
 
 /// The manager's end of a worker.
@@ -100,8 +125,7 @@ mod tests {
 
     fn desired(removed: bool) -> DesiredPod {
         let pod = Arc::new(pod(json!({"containers": [{"name": "a"}]})));
-        let (api_uid, rejection, resize, halt_seconds) = (Some("u".to_owned()), None, None, None);
-        DesiredPod { pod, removed, api_uid, rejection, resize, halt_seconds }
+        DesiredPod { removed, api_uid: Some("u".to_owned()), ..DesiredPod::new(pod) }
     }
 
     fn reported(phase: &str, running: bool) -> ReportedPod {

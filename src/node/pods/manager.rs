@@ -29,7 +29,7 @@ use crate::pods::resources::Qos;
 use crate::pods::table::PodTable;
 use crate::pods::worker::Worker;
 use crate::runtime::containerd::events::RuntimeSignal;
-use crate::static_pods::manifests::StaticPodList;
+use crate::static_pods::manifests::{self, StaticPodList};
 use crate::static_pods::mirror::MirrorPod;
 use crate::status::pod::PodFailure;
 use crate::volumes;
@@ -293,14 +293,8 @@ impl PodManager {
         let (pod, resize) = self.allocate(&resize::with_allocated_resources(&pod), pod);
         self.update_burstable_cpu_weight(&pod);
         let api_uid = Some(pod.uid.to_string());
-        self.start_worker(DesiredPod {
-            api_uid,
-            pod,
-            removed: false,
-            rejection,
-            resize,
-            halt_seconds: None,
-        });
+        let desired = DesiredPod { api_uid, rejection, resize, ..DesiredPod::new(pod) };
+        self.start_worker(desired);
     }
 
     fn report_rejection(&self, pod: &Pod, rejection: Option<&PodFailure>) {
@@ -321,8 +315,9 @@ impl PodManager {
             if pod.origin != PodOrigin::Static {
                 continue;
             }
-            if !wanted.iter().any(|p| p.uid == pod.uid) {
-                handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            let of_manifest = wanted.iter().find(|p| p.uid == pod.uid);
+            if !of_manifest.is_some_and(|p| manifests::is_of_same_file(p, &pod)) {
+                handle.desired.send_if_modified(|d| d.set_removed(of_manifest.is_some()));
             }
             running.push(pod);
         }
@@ -340,15 +335,7 @@ impl PodManager {
             self.report_rejection(&pod, rejection.as_ref());
             self.update_burstable_cpu_weight(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
-            let (removed, resize, halt_seconds) = (false, None, None);
-            self.start_worker(DesiredPod {
-                api_uid,
-                pod,
-                removed,
-                rejection,
-                resize,
-                halt_seconds,
-            });
+            self.start_worker(DesiredPod { api_uid, rejection, ..DesiredPod::new(pod) });
         }
     }
 
@@ -448,17 +435,7 @@ impl PodManager {
         for (_, object) in orphans {
             let Some(pod) = Pod::new(object, PodOrigin::Api) else { continue };
             tracing::info!(pod = %pod.key, uid = %pod.uid, "stopping a pod that is not in the API");
-            let pod = Arc::new(pod);
-            let (removed, api_uid, rejection, resize, halt_seconds) =
-                (true, None, None, None, None);
-            self.start_worker(DesiredPod {
-                pod,
-                removed,
-                api_uid,
-                rejection,
-                resize,
-                halt_seconds,
-            });
+            self.start_worker(DesiredPod { removed: true, ..DesiredPod::new(Arc::new(pod)) });
         }
     }
 }

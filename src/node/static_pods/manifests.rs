@@ -3,7 +3,7 @@
 
 use api::Typed;
 use sorting::CompactSort as _;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,6 +84,12 @@ impl ManifestReader {
         all.map(problem).collect()
     }
 
+    /// Forgets files that were removed: one that is there again is a new pod, also with the same
+    /// content.
+    fn forget(&mut self, removed: &BTreeSet<PathBuf>) {
+        self.files.retain(|path, _| !removed.contains(path));
+    }
+
     /// Reads all files. A file that becomes invalid is a problem until it changes, and its previous
     /// pod keeps running.
     pub(crate) fn read(&mut self) -> Vec<Arc<Pod>> {
@@ -138,10 +144,33 @@ impl ManifestReader {
             return previous;
         }
         Some(match parse(&body, path, &self.node_name) {
-            Ok(pod) => ManifestFile { digest, pod: Some(Arc::new(pod)), error: None },
+            Ok(pod) => {
+                // Other text of the same pod is no change.
+                let kept = previous.and_then(|file| file.pod).filter(|old| is_equal(old, &pod));
+                let pod = kept.unwrap_or_else(|| Arc::new(pod));
+                ManifestFile { digest, pod: Some(pod), error: None }
+            }
             Err(error) => reject_content(&error, digest, previous),
         })
     }
+}
+
+/// Whether two manifests contain the same pod, whenever they were read.
+fn is_equal(old: &Pod, new: &Pod) -> bool {
+    let content = |pod: &Pod| {
+        let mut object = pod.object.clone();
+        if let Some(annotations) = &mut object.metadata.annotations {
+            annotations.remove(SEEN_ANNOTATION);
+        }
+        object
+    };
+    old.uid == new.uid && content(old) == content(new)
+}
+
+/// Whether two static pods with the same uid are of one file, which was not removed in between.
+pub(crate) fn is_of_same_file(a: &Pod, b: &Pod) -> bool {
+    let seen = |pod: &Pod| pod.annotations().and_then(|all| all.get(SEEN_ANNOTATION)).cloned();
+    a.uid == b.uid && seen(a) == seen(b)
 }
 
 /// Rejects the content of a file; its previous pod keeps running.
@@ -345,13 +374,13 @@ pub(crate) async fn run(
         publisher.send_replace(Some(pods));
         let changed = async {
             match &mut watcher {
-                Some(watcher) => watcher.changed(&folders).await,
+                Some(watcher) => watcher.removed_by_changes(&folders).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            () = changed => {}
+            removed = changed => manifests.forget(&removed),
         }
     }
 }

@@ -21,10 +21,8 @@ fn handle(name: &str, phase: Option<&str>, spec: &Value) -> (Arc<str>, Arc<Worke
         "status": {"phase": phase}});
     let pod = Arc::new(Pod::new(serde_json::from_value(object).unwrap(), PodOrigin::Api).unwrap());
     let uid = Arc::clone(&pod.uid);
-    let (api_uid, rejection, resize, halt_seconds) = (None, None, None, None);
-    let desired = DesiredPod { pod, removed: false, api_uid, rejection, resize, halt_seconds };
     let handle = WorkerHandle {
-        desired: watch::Sender::new(desired),
+        desired: watch::Sender::new(DesiredPod::new(pod)),
         wake: Arc::default(),
         exits: Arc::default(),
         halted: Arc::new(watch::Sender::new(false)),

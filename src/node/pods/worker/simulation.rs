@@ -111,8 +111,7 @@ fn static_pod(uid: &str, spec: &Value) -> Arc<Pod> {
 }
 
 fn desired(pod: Arc<Pod>) -> DesiredPod {
-    let (api_uid, rejection, resize, halt_seconds) = (None, None, None, None);
-    DesiredPod { pod, removed: false, api_uid, rejection, resize, halt_seconds }
+    DesiredPod::new(pod)
 }
 
 /// One pod with its worker and its runtime.

@@ -385,7 +385,9 @@ impl Worker {
         self.node.api.pod_certificates.forget(pod);
         // Drivers may have to register first.
         self.node.csi.wait(&pod.uid, Some(&self.wake));
-        if !desired.removed && !pod.is_deleted() {
+        // The manifest may have been written again meanwhile.
+        let is_replaced = self.desired.borrow().is_replaced;
+        if is_replaced || !desired.removed && !pod.is_deleted() {
             self.actions.remove_dead_containers(pod, &observed).await;
             if let Err(error) = volumes::tear_down_ended(&self.node, &pod.uid).await {
                 tracing::debug!(pod = %pod.key, %error, "cannot tear down volumes yet");
@@ -393,7 +395,11 @@ impl Worker {
             }
             self.node.csi.forget(pod);
             self.node.user_namespaces.release(&pod.uid).await;
-            return Step::Idle;
+            if !is_replaced {
+                return Step::Idle;
+            }
+            self.node.api.status.forget(&pod.uid);
+            return Step::Done;
         }
         if let Err(error) = self.actions.remove_remains(pod, &observed).await {
             tracing::debug!(pod = %pod.key, %error, "cannot remove pod yet");

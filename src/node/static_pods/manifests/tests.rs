@@ -71,6 +71,28 @@ fn an_invalid_file_keeps_its_pod_and_a_removed_file_removes_it() {
 }
 
 #[test]
+fn a_file_that_is_removed_and_written_again_is_a_new_pod() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yaml");
+    let mut manifests = ManifestReader::new(vec![folder.path().to_owned()], "n".into());
+    let mut read = |removed: bool| {
+        if removed {
+            manifests.forget(&[file.clone()].into());
+        }
+        Arc::clone(&manifests.read()[0])
+    };
+    std::fs::write(&file, WEB).unwrap();
+    let first = read(false);
+    assert!(is_of_same_file(&first, &read(false)));
+    // Other text of the same pod.
+    std::fs::write(&file, format!("# a comment\n{WEB}")).unwrap();
+    assert!(Arc::ptr_eq(&first, &read(false)));
+    let second = read(true);
+    assert_eq!(first.uid, second.uid);
+    assert!(!is_of_same_file(&first, &second));
+}
+
+#[test]
 fn every_invalid_manifest_is_a_problem_until_it_is_corrected() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

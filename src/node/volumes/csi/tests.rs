@@ -174,14 +174,7 @@ impl Fixture {
     }
 
     async fn set_up(&self, pod: &Arc<Pod>) -> Result<PodVolumes, VolumeError> {
-        let desired = DesiredPod {
-            pod: Arc::clone(pod),
-            removed: false,
-            api_uid: None,
-            rejection: None,
-            resize: None,
-            halt_seconds: None,
-        };
+        let desired = DesiredPod::new(Arc::clone(pod));
         let (_sender, desired) = watch::channel(desired);
         volumes::set_up(&self.node, pod, &[], &desired).await
     }
