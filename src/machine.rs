@@ -10,6 +10,7 @@ mod flannel_conf;
 mod images;
 mod kubelet_args;
 mod kubelet_config;
+mod kubelet_fields;
 mod name;
 mod network_metrics;
 mod node_id;

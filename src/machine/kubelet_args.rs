@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::Quantity;
@@ -14,6 +15,7 @@ use super::eviction_args::{self, EvictionSettings};
 use super::flags;
 use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
+use super::kubelet_fields;
 use super::resource_manager_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
@@ -76,6 +78,8 @@ pub(super) struct KubeletSettings {
     pub(super) ids_per_pod: Option<u32>,
     /// What is served at `/logs/`, which only files set.
     pub(super) system_logs: SystemLogsConfig,
+    /// The fields that files and arguments give.
+    pub(super) fields: Arc<serde_json::Map<String, serde_json::Value>>,
     /// Arguments without effect, each with the reason.
     pub(super) without_effect: Vec<String>,
 }
@@ -107,6 +111,7 @@ impl KubeletSettings {
         set(&mut config.ids_per_pod, &self.ids_per_pod);
         config.healthz = self.healthz;
         config.system_logs = self.system_logs;
+        config.given_fields = Arc::clone(&self.fields);
         config.pod_pids_max = self.pod_pids_max;
         config.seccomp_default = self.seccomp_default;
         config.allowed_sysctls.clone_from(&self.allowed_sysctls);
@@ -146,6 +151,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     settings.image_verification = image_verification(&own)?;
     settings.ids_per_pod = ids_per_pod(&own)?;
     settings.system_logs = system_logs(&own)?;
+    settings.fields = Arc::new(kubelet_fields::given(&files, given));
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
@@ -264,6 +270,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         ids_per_pod: None,
         shutdown_grace: None,
         system_logs: SystemLogsConfig::default(),
+        fields: Arc::default(),
         without_effect: arguments.without_effect,
     })
 }

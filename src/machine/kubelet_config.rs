@@ -174,6 +174,13 @@ impl KubeletConfig {
         at(&self.merged, MERGE_THRESHOLDS) != Some(&Value::Bool(false))
     }
 
+    /// The value of a field; `None` if no file has it, or one that is the same as none.
+    pub(super) fn value(&self, field: &Field) -> Option<&Value> {
+        let value = at(&self.merged, field.path).filter(|value| !value.is_null())?;
+        let text = text_of(field, value)?;
+        (!field.zero_is_unset || !is_zero(field.form, value, &text)).then_some(value)
+    }
+
     /// The fields as arguments, without those whose argument is in `given`.
     ///
     /// # Errors

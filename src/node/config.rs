@@ -161,6 +161,9 @@ pub struct Config {
     pub runtime_description: Arc<OnceLock<String>>,
     /// Measures the node for a server in the same process.
     pub resource_usage: crate::ResourceUsage,
+    /// The fields of KubeletConfiguration that files and arguments give, shown at `/configz` also
+    /// if they have no effect.
+    pub given_fields: Arc<serde_json::Map<String, serde_json::Value>>,
     /// The flags in effect without secrets, shown at `/flagz`.
     pub flags: Arc<BTreeMap<String, String>>,
     /// Where the kubelet's `/healthz` is served without TLS, if at all.
@@ -381,6 +384,7 @@ impl Config {
             },
             runtime_description: Arc::default(),
             resource_usage: crate::ResourceUsage::default(),
+            given_fields: Arc::default(),
             flags: Arc::default(),
             healthz: None,
         }
