@@ -2,6 +2,7 @@
 //! authorized by the API server.
 
 mod auth;
+mod checkpoint;
 mod config;
 pub(crate) mod healthz;
 mod local_driver;
@@ -10,6 +11,7 @@ mod logs;
 mod query;
 mod response;
 mod router;
+mod running_pods;
 mod state;
 mod stats;
 mod streaming;

@@ -219,6 +219,13 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     async fn streaming(&self, request: StreamingRequest) -> Result<String, RuntimeError>;
     /// Reopens the log file after it was renamed.
     async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError>;
+    /// Writes the state of a running container to an archive.
+    async fn checkpoint_container(
+        &self,
+        id: &str,
+        location: &str,
+        timeout: Duration,
+    ) -> Result<(), RuntimeError>;
     /// CPU and memory of all containers.
     async fn stats(&self) -> Result<Vec<cri_api::ContainerStats>, RuntimeError>;
     /// Pulls an image; returns its reference by digest.

@@ -139,6 +139,7 @@ fn pods(config: &Config) -> Map<String, Value> {
         "podsPerCore": (config.pods_per_core > 0).then_some(config.pods_per_core),
         "seccompDefault": config.hardened || config.seccomp_default,
         "serializeImagePulls": config.image_pulls_max == 1,
+        "userNamespaces": {"idsPerPod": config.ids_per_pod},
     }))
 }
 

@@ -8,7 +8,7 @@ use axum::body::Body as RequestBody;
 use axum::extract::{Extension, Path, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response as AxumResponse};
-use axum::routing::{MethodRouter, any, get};
+use axum::routing::{MethodRouter, any, get, post};
 use http::{Method, Request, Response, StatusCode};
 
 use super::auth::CertificateUser;
@@ -16,7 +16,10 @@ use super::query::Query;
 use super::response::{Body, response, text_response};
 use super::state::KubeletApi;
 use super::streaming::Command;
-use super::{config, local_driver, local_volumes, logs, stats, streaming, system_logs, zpages};
+use super::{
+    checkpoint, config, local_driver, local_volumes, logs, running_pods, stats, streaming,
+    system_logs, zpages,
+};
 
 type Api = State<Arc<KubeletApi>>;
 
@@ -28,11 +31,12 @@ pub(super) fn router(api: Arc<KubeletApi>) -> Router {
     let exec = get(exec).post(self::exec);
     let attach = get(attach).post(self::attach);
     let port_forward = get(port_forward).post(self::port_forward);
-    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 19] = [
+    let routes: [(&str, MethodRouter<Arc<KubeletApi>>); 20] = [
         ("/healthz", get(healthz)),
         ("/healthz/{check}", get(healthz)),
         ("/pods", get(pods)),
-        ("/runningpods", get(pods)),
+        ("/runningpods", get(running_pods)),
+        ("/checkpoint/{namespace}/{pod}/{container}", post(checkpoint)),
         ("/containerLogs/{namespace}/{pod}/{container}", get(container_logs)),
         ("/exec/{namespace}/{pod}/{container}", exec.clone()),
         ("/exec/{namespace}/{pod}/{uid}/{container}", exec),
@@ -122,6 +126,19 @@ async fn pods(State(api): Api) -> Response<Body> {
     let list =
         serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
     response(StatusCode::OK, "application/json", list.to_string())
+}
+
+async fn running_pods(State(api): Api) -> Response<Body> {
+    running_pods::serve(&api).await
+}
+
+async fn checkpoint(
+    State(api): Api,
+    Path(path): Path<ContainerPath>,
+    query: Query,
+) -> Response<Body> {
+    let container = (path.namespace.as_str(), path.pod.as_str(), path.container.as_str());
+    checkpoint::serve(&api, container, &query).await
 }
 
 /// The parameters of a route in a container; the UID that some routes carry is not read.

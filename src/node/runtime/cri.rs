@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Deadline of short calls (kubelet's `runtimeRequestTimeout`).
-const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Deadline of calls that run CNI plugins to create or stop a sandbox (twice that of other calls,
 /// as in the kubelet).
 const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
@@ -329,6 +329,20 @@ impl Runtime for CriRuntime {
     async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::ReopenContainerLogRequest { container_id: id.to_owned() };
         call!(self, runtime, reopen_container_log, message).map(drop)
+    }
+
+    async fn checkpoint_container(
+        &self,
+        id: &str,
+        location: &str,
+        timeout: Duration,
+    ) -> Result<(), RuntimeError> {
+        let message = api::CheckpointContainerRequest {
+            container_id: id.to_owned(),
+            location: location.to_owned(),
+            timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        };
+        call!(self, runtime, checkpoint_container, message, timeout).map(drop)
     }
 
     async fn stats(&self) -> Result<Vec<api::ContainerStats>, RuntimeError> {

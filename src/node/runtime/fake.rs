@@ -524,6 +524,15 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
+    async fn checkpoint_container(
+        &self,
+        _id: &str,
+        _location: &str,
+        _timeout: Duration,
+    ) -> Result<(), RuntimeError> {
+        Err(error(tonic::Code::Unimplemented, "no checkpoints"))
+    }
+
     async fn stats(&self) -> Result<Vec<cri::ContainerStats>, RuntimeError> {
         Ok(Vec::new())
     }

@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::super::response::Body;
 use super::super::state::KubeletApi;
