@@ -95,8 +95,8 @@ pub(super) fn serve(api: &Arc<KubeletApi>, query: NodeLogQuery) -> Response<Body
         match copied {
             Ok(Ok(()) | Err(LogError::Client)) | Err(_) => {}
             Ok(Err(error)) => {
-                // The client may be gone.
-                let _ = sender.send(format!("\nerror: {error}\n").into()).await;
+                // A client that reads nothing gets no error.
+                let _ = sender.try_send(format!("\nerror: {error}\n").into());
             }
         }
         Ok::<(), std::convert::Infallible>(())

@@ -104,7 +104,10 @@ pub(super) fn parse(query: &Query) -> Result<Option<NodeLogQuery>, ErrorList> {
     let mut number = |name: &str| {
         let text = value(name)?;
         let parsed = parse_number(text);
-        parsed.map_err(|error| errors.push(Error::invalid(&path(name), text, error))).ok()
+        let error = |error: NumberError| {
+            errors.push(Error::invalid(&path(name), text, error.to_string()));
+        };
+        parsed.map_err(error).ok()
     };
     parsed.options.boot = number("boot");
     parsed.options.tail_lines = number("tailLines");
@@ -115,13 +118,21 @@ pub(super) fn parse(query: &Query) -> Result<Option<NodeLogQuery>, ErrorList> {
     }
 }
 
-/// A number, or the text of the error of Go's `strconv.Atoi`.
-fn parse_number(text: &str) -> Result<i64, String> {
+/// The error of Go's `strconv.Atoi`.
+#[derive(Debug, thiserror::Error)]
+#[error("strconv.Atoi: parsing {}: {why}", field::go_quote(.text))]
+struct NumberError {
+    text: String,
+    why: &'static str,
+}
+
+/// A number in Go's decimal form.
+fn parse_number(text: &str) -> Result<i64, NumberError> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };
-    let error = || format!("strconv.Atoi: parsing {}: {why}", field::go_quote(text));
-    if is_number { text.parse().map_err(|_| error()) } else { Err(error()) }
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| NumberError { text: text.to_owned(), why })
 }
 
 /// Why a service cannot be passed to journalctl.
