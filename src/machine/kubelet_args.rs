@@ -564,6 +564,19 @@ mod tests {
     }
 
     #[test]
+    fn queries_of_logs_need_the_handler_of_logs() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("10.conf");
+        let settings = with_file(&file, "enableSystemLogQuery: true", &[]).unwrap();
+        assert_eq!(settings.system_logs, SystemLogsConfig { handler: true, query: true });
+        let text = "enableSystemLogQuery: true\nenableSystemLogHandler: false";
+        let error = with_file(&file, text, &[]).unwrap_err();
+        let why = "invalid configuration: enableSystemLogHandler is required for \
+                   enableSystemLogQuery";
+        assert!(error.contains(&format!(": enableSystemLogQuery=true: {why}")), "{error}");
+    }
+
+    #[test]
     fn files_have_the_decisions_of_arguments_with_their_place() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("10.conf");
@@ -572,7 +585,7 @@ mod tests {
             "maxPods: 50\npodPidsLimit: 99\nshutdownGracePeriod: 20s\nlogging: {verbosity: 4}\n\
              featureGates: {NodeSwap: true}\ncpuManagerPolicy: none\n\
              crashLoopBackOff: {maxContainerRestartPeriod: 30s}\nimageMaximumGCAge: 24h\n\
-             imagePullCredentialsVerificationPolicy: AlwaysVerify\nenableSystemLogQuery: true",
+             imagePullCredentialsVerificationPolicy: AlwaysVerify",
             &["max-pods=60"],
         )
         .unwrap();
@@ -582,7 +595,6 @@ mod tests {
         assert_eq!(settings.restart_delay_max, Some(Duration::from_secs(30)));
         assert_eq!(settings.image_age_max, Some(Duration::from_secs(24 * 3600)));
         assert_eq!(settings.image_verification, Some(ImageVerification::AlwaysVerify));
-        assert_eq!(settings.system_logs, SystemLogsConfig { handler: true, query: true });
         let place = file.display();
         let note = format!("{place}: logging.verbosity: use -v or --debug of kube-lite");
         assert!(settings.without_effect.contains(&note), "{:?}", settings.without_effect);
@@ -611,11 +623,6 @@ mod tests {
                 ": crashLoopBackOff.maxContainerRestartPeriod=6m: must be at most 300s",
             ),
             ("featureGates: {Nope: true}", ": featureGates: unrecognized feature gate: Nope"),
-            (
-                "enableSystemLogQuery: true\nenableSystemLogHandler: false",
-                ": enableSystemLogQuery=true: invalid configuration: enableSystemLogHandler is \
-                 required for enableSystemLogQuery",
-            ),
             ("imageMaximumGCAge: 1m", ": imageMaximumGCAge=1m: must be greater than imageMin"),
             (
                 "imagePullCredentialsVerificationPolicy: Never",

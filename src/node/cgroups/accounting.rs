@@ -374,42 +374,45 @@ mod tests {
     use super::super::usage::tests::{tree, write};
     use super::*;
 
+    /// The files of a group in the hierarchies of version 1.
+    const V1_FILES: &[(&str, &str)] = &[
+        ("cpuacct/kubepods/cpuacct.usage", "5000000000\n"),
+        ("cpuacct/kubepods/cpuacct.stat", "user 300\nsystem 200\n"),
+        (
+            "cpu/kubepods/cpu.stat",
+            "nr_periods 10\nnr_throttled 4\nthrottled_time 77\nnr_bursts 2\nburst_time 9\n",
+        ),
+        ("cpu/kubepods/cpu.shares", "1024\n"),
+        ("cpu/kubepods/cpu.cfs_period_us", "100000\n"),
+        ("cpu/kubepods/cpu.cfs_quota_us", "-1\n"),
+        ("memory/kubepods/memory.usage_in_bytes", "100\n"),
+        ("memory/kubepods/memory.max_usage_in_bytes", "150\n"),
+        ("memory/kubepods/memory.limit_in_bytes", "9223372036854771712\n"),
+        ("memory/kubepods/memory.memsw.limit_in_bytes", "400\n"),
+        ("memory/kubepods/memory.soft_limit_in_bytes", "200\n"),
+        ("memory/kubepods/memory.kmem.usage_in_bytes", "11\n"),
+        ("memory/kubepods/memory.failcnt", "3\n"),
+        ("memory/kubepods/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n"),
+        (
+            "memory/kubepods/memory.stat",
+            "total_rss 60\ntotal_cache 40\ntotal_inactive_file 30\ntotal_mapped_file 8\n\
+             total_swap 9\npgfault 7\npgmajfault 1\ntotal_active_file 10\n",
+        ),
+        ("memory/kubepods/cgroup.procs", "1\n2\n"),
+        ("pids/kubepods/pids.current", "5\n"),
+        ("pids/kubepods/pids.max", "50\n"),
+        (
+            "blkio/kubepods/blkio.throttle.io_service_bytes_recursive",
+            "8:0 Read 512\n8:0 Write 1024\n8:0 Total 1536\nTotal 1536\n",
+        ),
+        ("blkio/kubepods/blkio.throttle.io_serviced_recursive", "8:0 Read 1\n8:0 Write 2\n"),
+    ];
+
     #[test]
     fn counters_of_a_v1_group_are_read_from_its_hierarchies() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path();
-        for (file, text) in [
-            ("cpuacct/kubepods/cpuacct.usage", "5000000000\n"),
-            ("cpuacct/kubepods/cpuacct.stat", "user 300\nsystem 200\n"),
-            (
-                "cpu/kubepods/cpu.stat",
-                "nr_periods 10\nnr_throttled 4\nthrottled_time 77\nnr_bursts 2\nburst_time 9\n",
-            ),
-            ("cpu/kubepods/cpu.shares", "1024\n"),
-            ("cpu/kubepods/cpu.cfs_period_us", "100000\n"),
-            ("cpu/kubepods/cpu.cfs_quota_us", "-1\n"),
-            ("memory/kubepods/memory.usage_in_bytes", "100\n"),
-            ("memory/kubepods/memory.max_usage_in_bytes", "150\n"),
-            ("memory/kubepods/memory.limit_in_bytes", "9223372036854771712\n"),
-            ("memory/kubepods/memory.memsw.limit_in_bytes", "400\n"),
-            ("memory/kubepods/memory.soft_limit_in_bytes", "200\n"),
-            ("memory/kubepods/memory.kmem.usage_in_bytes", "11\n"),
-            ("memory/kubepods/memory.failcnt", "3\n"),
-            ("memory/kubepods/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n"),
-            (
-                "memory/kubepods/memory.stat",
-                "total_rss 60\ntotal_cache 40\ntotal_inactive_file 30\ntotal_mapped_file 8\n\
-                 total_swap 9\npgfault 7\npgmajfault 1\ntotal_active_file 10\n",
-            ),
-            ("memory/kubepods/cgroup.procs", "1\n2\n"),
-            ("pids/kubepods/pids.current", "5\n"),
-            ("pids/kubepods/pids.max", "50\n"),
-            (
-                "blkio/kubepods/blkio.throttle.io_service_bytes_recursive",
-                "8:0 Read 512\n8:0 Write 1024\n8:0 Total 1536\nTotal 1536\n",
-            ),
-            ("blkio/kubepods/blkio.throttle.io_serviced_recursive", "8:0 Read 1\n8:0 Write 2\n"),
-        ] {
+        for (file, text) in V1_FILES {
             write(mount, file, text);
         }
         let counters = tree(mount, false).counters("/kubepods").unwrap();
