@@ -1,13 +1,14 @@
-//! Attaches CSI volumes to the nodes of their pods and detaches them when no pod needs them.
+//! Attaches volumes to the nodes of their pods and detaches them when no pod needs them.
 //!
-//! The driver's external-attacher does the work: a VolumeAttachment asks it to attach a volume to a
-//! node, its deletion asks it to detach the volume. The state is that of the caches; what this
-//! process remembers are running operations, delays of failed ones and since when a volume is not
-//! needed. Upstream looks at all volumes ten times a second, each minute and each three minutes;
-//! here a change of an object wakes the volumes that it concerns.
+//! For CSI volumes the driver's external-attacher does the work: a VolumeAttachment asks it to
+//! attach a volume to a node, its deletion asks it to detach the volume. Nodes reach disks of iSCSI
+//! and Fibre Channel themselves ([`scsi`]). The state is that of the caches; what this process
+//! remembers are running operations, delays of failed ones and since when a volume is not needed.
+//! Upstream looks at all volumes ten times a second, each minute and each three minutes; here a
+//! change of an object wakes the volumes that it concerns.
 //!
-//! Not supported, as no such volume exists here: volumes inside the tree and their migration to
-//! CSI, flexvolumes, Fibre Channel and iSCSI. Inline CSI volumes are never attached.
+//! Volumes of in-tree plugins that a CSI driver replaces are volumes of this driver. Not supported,
+//! as no such volume exists here: flexvolumes. Inline CSI volumes are never attached.
 
 mod desired;
 mod detach;
@@ -19,6 +20,7 @@ mod node_status;
 mod node_view;
 mod operations;
 mod reconcile;
+mod scsi;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -36,6 +38,7 @@ use parking_lot::Mutex;
 
 use self::names::{NodeName, VolumeName};
 use self::node_status::NodeReports;
+use self::scsi::DiskAttachments;
 use self::volume_state::VolumeState;
 use crate::framework::context::Context;
 
@@ -69,6 +72,7 @@ struct Controller {
     /// Volumes that are or were attached, or that pods need.
     states: Mutex<HashMap<VolumeName, VolumeState>>,
     reports: Mutex<NodeReports>,
+    disks: DiskAttachments,
     /// False with `--disable-force-detach-on-timeout`.
     forces_on_timeout: bool,
 }
@@ -101,6 +105,7 @@ impl Controller {
             queue: Queue::new(),
             states: Mutex::default(),
             reports: Mutex::default(),
+            disks: DiskAttachments::default(),
             forces_on_timeout,
         }
     }

@@ -8,7 +8,9 @@ use client::informer::decode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::multi_attach::is_exclusive;
 use super::names::{NodeName, VolumeName};
+use super::scsi::{self, FcSource, IscsiSource};
 use crate::storage::pod_claims::ephemeral_name;
 
 /// A pod for which a volume is attached to a node.
@@ -24,17 +26,17 @@ pub(super) struct VolumeUser {
     pub(super) is_exclusive: bool,
 }
 
-/// What a VolumeAttachment names.
+/// What is attached, as a VolumeAttachment names it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum AttachSource {
     /// The PersistentVolume of this name.
     PersistentVolume(String),
-    /// A volume of a pod, translated from an in-tree plugin.
+    /// A volume of a pod without a claim.
     Inline {
-        /// The name that the translation gives it.
+        /// Its name in the pod, or the name that the translation of an in-tree plugin gives it.
         name: String,
-        /// Its translation.
-        spec: Box<PersistentVolumeSpec>,
+        /// Its translation; `None` for a SCSI disk, which is attached without a VolumeAttachment.
+        spec: Option<Box<PersistentVolumeSpec>>,
     },
 }
 
@@ -45,27 +47,68 @@ impl AttachSource {
             Self::PersistentVolume(name) | Self::Inline { name, .. } => name,
         }
     }
+
+    /// It is a volume of a pod that a CSI driver provides in place of an in-tree plugin.
+    pub(super) fn is_translated(&self) -> bool {
+        matches!(self, Self::Inline { spec: Some(_), .. })
+    }
 }
 
-/// The volumes of a pod that CSI drivers provide in place of in-tree plugins. A volume that cannot
-/// be translated is not attached; the node reports why.
-pub(super) fn translated_inline(pod: &Object) -> Vec<PersistentVolume> {
-    let spec = decode::<Pod>(pod).and_then(|pod| pod.spec);
-    let volumes = spec.and_then(|spec| spec.volumes).unwrap_or_default();
-    let translated = volumes.iter().map(|v| csi_translation::inline(v, &pod.key.namespace));
-    translated.filter_map(|volume| volume.ok().flatten()).collect()
+/// A volume of a pod without a claim.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct InlineVolume {
+    /// The volume.
+    pub(super) volume: VolumeName,
+    /// What is attached.
+    pub(super) source: AttachSource,
+    /// The volume may be attached to one node at a time.
+    pub(super) is_exclusive: bool,
+}
+
+impl InlineVolume {
+    /// A SCSI disk of a pod; `None` for other volumes. Whether several nodes may have it is
+    /// unknown, so that they may.
+    fn disk(volume: &PodVolume) -> Option<Self> {
+        Some(Self {
+            volume: scsi::volume_name(volume.iscsi.as_ref(), volume.fc.as_ref())?,
+            source: AttachSource::Inline { name: volume.name.clone(), spec: None },
+            is_exclusive: false,
+        })
+    }
+
+    /// The translation of a volume of an in-tree plugin.
+    fn translated(volume: PersistentVolume) -> Option<Self> {
+        let is_exclusive = is_exclusive(&volume);
+        let name = VolumeName::of_translated(&volume)?;
+        let spec = Some(Box::new(volume.spec?));
+        let source = AttachSource::Inline { name: volume.metadata.name.unwrap_or_default(), spec };
+        Some(Self { volume: name, source, is_exclusive })
+    }
+
+    /// The volumes of a pod that are attached. A volume that cannot be translated is not attached;
+    /// the node reports why.
+    fn all(pod: &Object, volumes: &[PodVolume]) -> Vec<Self> {
+        let mut all: Vec<Self> = volumes.iter().filter_map(Self::disk).collect();
+        if volumes.iter().any(PodVolume::is_migrated) {
+            let spec = decode::<Pod>(pod).and_then(|pod| pod.spec);
+            let volumes = spec.and_then(|spec| spec.volumes).unwrap_or_default();
+            let translated = volumes.iter().map(|v| csi_translation::inline(v, &pod.key.namespace));
+            all.extend(translated.filter_map(|v| v.ok().flatten()).filter_map(Self::translated));
+        }
+        all
+    }
 }
 
 /// The fields of a pod that decide about attachments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct AttachPod {
     /// `spec.nodeName`, empty while it has none.
     pub(super) node: String,
     /// It needs no volumes any more.
     pub(super) is_terminated: bool,
     claims: Vec<ClaimUse>,
-    /// Volumes without a claim.
-    pub(super) inline: Vec<VolumeName>,
+    /// Volumes without a claim that are attached.
+    pub(super) inline: Vec<InlineVolume>,
 }
 
 /// A claim of a pod.
@@ -103,6 +146,8 @@ struct PodVolume {
     name: String,
     persistent_volume_claim: Option<ClaimSource>,
     ephemeral: Option<IgnoredAny>,
+    iscsi: Option<IscsiSource>,
+    fc: Option<FcSource>,
     aws_elastic_block_store: Option<IgnoredAny>,
     azure_disk: Option<IgnoredAny>,
     azure_file: Option<IgnoredAny>,
@@ -190,11 +235,7 @@ impl AttachPod {
             (None, None) => None,
         };
         let volumes = shape.spec.volumes.unwrap_or_default();
-        let mut inline = Vec::new();
-        if volumes.iter().any(PodVolume::is_migrated) {
-            let translated = translated_inline(pod);
-            inline.extend(translated.iter().filter_map(VolumeName::of_translated));
-        }
+        let inline = InlineVolume::all(pod, &volumes);
         let is_finished = matches!(shape.status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let is_deleted = shape.metadata.deletion_timestamp.is_some();
         Ok(Self {
@@ -298,7 +339,20 @@ mod tests {
         let pod = pod(json!({"metadata": {"name": "p", "namespace": "a"}, "spec": {"volumes": [
             {"name": "x", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "y", "ephemeral": {"volumeClaimTemplate": {}}},
-            {"name": "z", "csi": {"driver": "inline.example.com"}}]}}));
+            {"name": "z", "csi": {"driver": "inline.example.com"}},
+            {"name": "disk", "fc": {"wwids": ["w"]}},
+            {"name": "old", "cinder": {"volumeID": "c"}},
+            {"name": "wrong", "awsElasticBlockStore": {"volumeID": "aws://z/x"}}]}}));
+        let inline = pod.inline.iter().map(|v| (v.volume.as_str(), v.source.name()));
+        assert_eq!(
+            inline.collect::<Vec<_>>(),
+            [
+                ("kubernetes.io/fc/[w]", "disk"),
+                ("kubernetes.io/csi/cinder.csi.openstack.org^c", "cinder.csi.openstack.org-c"),
+            ]
+        );
+        assert!(!pod.inline[0].source.is_translated() && pod.inline[1].source.is_translated());
+        assert!(!pod.inline[0].is_exclusive && pod.inline[1].is_exclusive);
         assert_eq!(pod.claims().collect::<Vec<_>>(), ["data", "p-y"]);
         assert!(pod.uses("u", &claim("data", "other")));
         assert!(pod.uses("u", &claim("p-y", "u")));

@@ -64,9 +64,10 @@ impl Controller {
         volumes
     }
 
-    /// The volumes behind the claims of a pod, and whether each claim has one.
+    /// The inline volumes of a pod and those behind its claims, and whether each claim has one.
     fn volumes_of(&self, object: &Object, pod: &AttachPod) -> (BTreeSet<VolumeName>, bool) {
-        let mut volumes: BTreeSet<VolumeName> = pod.inline.iter().cloned().collect_set();
+        let inline = pod.inline.iter().map(|inline| inline.volume.clone());
+        let mut volumes: BTreeSet<VolumeName> = inline.collect_set();
         let mut is_complete = true;
         for claim in pod.claims() {
             let claim = self.claims.get(&object.key.namespace, claim);
@@ -122,7 +123,7 @@ impl Controller {
         let names = volumes.iter().filter_map(|volume| VolumeName::of(volume));
         let pods = self.pods.cache().by_index(BY_INLINE, driver);
         let inline = pods.iter().filter_map(|pod| AttachPod::of(pod).ok());
-        let names = names.chain(inline.flat_map(|pod| pod.inline));
+        let names = names.chain(inline.flat_map(|pod| pod.inline).map(|inline| inline.volume));
         names.filter(|name| name.driver() == driver).collect_set()
     }
 
@@ -159,12 +160,12 @@ impl Controller {
             NodeChange::Volumes(volumes) => volumes,
             NodeChange::Attached => {
                 let mut volumes = self.volumes_on(name);
-                volumes.extend(node.listed_csi());
+                volumes.extend(node.listed_volumes());
                 volumes
             }
             NodeChange::All => {
                 let mut volumes = self.volumes_on(name);
-                volumes.extend(node.listed_csi());
+                volumes.extend(node.listed_volumes());
                 for object in self.pods.cache().by_index(BY_NODE, name) {
                     if let Ok(pod) = AttachPod::of(&object) {
                         volumes.extend(self.volumes_of(&object, &pod).0);
@@ -180,7 +181,7 @@ impl Controller {
         let mut volumes: BTreeSet<VolumeName> =
             self.reports.lock().volumes(node).into_iter().collect_set();
         if let Some(object) = self.nodes.cache().get("", node) {
-            volumes.extend(AttachNode::of(&object).map(|n| n.listed_csi()).unwrap_or_default());
+            volumes.extend(AttachNode::of(&object).map(|n| n.listed_volumes()).unwrap_or_default());
         }
         volumes
     }

@@ -1,4 +1,4 @@
-//! Names of CSI volumes and of their VolumeAttachments, as `pkg/volume/csi` and
+//! Names of attachable volumes and of the VolumeAttachments of CSI volumes, as `pkg/volume/csi` and
 //! `pkg/volume/util` compose them.
 
 use std::fmt;
@@ -10,18 +10,21 @@ use client::informer::decode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::scsi::{self, FC, FcSource, ISCSI, IscsiSource};
+
 /// The name of a node.
 pub(super) type NodeName = Arc<str>;
 
-/// The plugin of all attachable volumes.
+/// The plugin of CSI volumes.
 const PLUGIN: &str = "kubernetes.io/csi";
 
 /// Between the driver and the handle in the name of a volume. Names of drivers are DNS names and
 /// cannot contain it, so that a handle may.
 const SEPARATOR: char = '^';
 
-/// The unique name of a CSI volume, `kubernetes.io/csi/<driver>^<volumeHandle>`: the key of
-/// `status.volumesAttached` and `status.volumesInUse` of nodes.
+/// The unique name of a volume, `kubernetes.io/csi/<driver>^<volumeHandle>` or that of a disk such
+/// as `kubernetes.io/iscsi/<portal>:<target>:<lun>`: the key of `status.volumesAttached` and
+/// `status.volumesInUse` of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VolumeName(Arc<str>);
 
@@ -35,6 +38,8 @@ struct Shape {
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
     csi: Option<Source>,
+    iscsi: Option<IscsiSource>,
+    fc: Option<FcSource>,
     aws_elastic_block_store: Option<IgnoredAny>,
     azure_disk: Option<IgnoredAny>,
     azure_file: Option<IgnoredAny>,
@@ -73,23 +78,45 @@ impl VolumeName {
         Self(format!("{PLUGIN}/{driver}{SEPARATOR}{handle}").into())
     }
 
+    /// The name of a disk within its plugin.
+    pub(super) fn disk(plugin: &str, volume: &str) -> Self {
+        Self(format!("{plugin}/{volume}").into())
+    }
+
+    /// The plugin of a disk, which is attached without a VolumeAttachment; `None` for CSI.
+    fn disk_plugin(name: &str) -> Option<&'static str> {
+        let of = |plugin: &&str| {
+            let rest = name.strip_prefix(*plugin).and_then(|rest| rest.strip_prefix('/'));
+            rest.is_some_and(|volume| !volume.is_empty())
+        };
+        [ISCSI, FC].into_iter().find(of)
+    }
+
+    /// Whether it names a disk, which is attached without a VolumeAttachment.
+    pub(super) fn is_disk(&self) -> bool {
+        Self::disk_plugin(&self.0).is_some()
+    }
+
     /// Reads a name in the status of a node; `None` for a volume of another plugin, which this
     /// controller neither attaches nor detaches.
     pub(super) fn parse(name: &str) -> Option<Self> {
+        if Self::disk_plugin(name).is_some() {
+            return Some(Self(name.into()));
+        }
         let (driver, handle) =
             name.strip_prefix(PLUGIN)?.strip_prefix('/')?.split_once(SEPARATOR)?;
         (!driver.is_empty() && !handle.is_empty()).then(|| Self(name.into()))
     }
 
-    /// The name of the volume behind a PersistentVolume, that of the driver for an in-tree plugin;
-    /// `None` if CSI does not provide it.
+    /// The name of the volume behind a PersistentVolume, that of the driver for an in-tree plugin
+    /// which CSI replaces; `None` if the volume is not attached.
     pub(super) fn of(volume: &Object) -> Option<Self> {
         let shape: Shape = serde_json::from_slice(volume.raw()).ok()?;
         if let Some(source) = shape.spec.csi {
             return Some(Self::new(&source.driver, &source.volume_handle));
         }
         if !shape.spec.is_migrated() {
-            return None;
+            return scsi::volume_name(shape.spec.iscsi.as_ref(), shape.spec.fc.as_ref());
         }
         let volume = decode::<PersistentVolume>(volume)?;
         Self::of_translated(&csi_translation::persistent(&volume).ok()??)
@@ -106,11 +133,11 @@ impl VolumeName {
         &self.0
     }
 
-    /// The driver and the handle.
+    /// The driver and the handle; empty for a disk.
     fn parts(&self) -> (&str, &str) {
-        // Both constructors make sure of the form.
-        let rest = self.0.get(PLUGIN.len() + 1..).unwrap_or_default();
-        rest.split_once(SEPARATOR).unwrap_or_default()
+        // The constructors for CSI make sure of the form.
+        let rest = self.0.strip_prefix(PLUGIN).and_then(|rest| rest.strip_prefix('/'));
+        rest.and_then(|rest| rest.split_once(SEPARATOR)).unwrap_or_default()
     }
 
     /// The name of the CSI driver.
@@ -132,7 +159,10 @@ impl VolumeName {
 
     /// The plugin as metrics name it (`GetFullQualifiedPluginNameForVolume`).
     pub(super) fn plugin(&self) -> String {
-        format!("{PLUGIN}:{}", self.driver())
+        match Self::disk_plugin(&self.0) {
+            Some(plugin) => plugin.to_owned(),
+            None => format!("{PLUGIN}:{}", self.driver()),
+        }
     }
 }
 
@@ -187,5 +217,11 @@ mod tests {
         let in_tree = volume(json!({"cinder": {"volumeID": "h"}}));
         let name = VolumeName::new("cinder.csi.openstack.org", "h");
         assert_eq!(VolumeName::of(&in_tree), Some(name));
+        let disk = volume(json!({"iscsi": {"targetPortal": "p", "iqn": "iqn.x", "lun": 1}}));
+        let disk = VolumeName::of(&disk).unwrap();
+        assert_eq!(disk.plugin(), "kubernetes.io/iscsi");
+        assert_eq!(VolumeName::parse(disk.as_str()), Some(disk.clone()));
+        assert!(disk.is_disk() && !VolumeName::new("d", "h").is_disk());
+        assert_eq!(VolumeName::parse("kubernetes.io/fc/"), None);
     }
 }

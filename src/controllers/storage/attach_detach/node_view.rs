@@ -20,7 +20,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub(super) struct ListedVolume {
     /// The unique name of the volume, of any plugin.
     pub(super) name: String,
-    /// The device, empty for CSI.
+    /// The device, empty for CSI and for disks.
     #[serde(default)]
     pub(super) device_path: String,
 }
@@ -105,8 +105,8 @@ impl AttachNode {
         })
     }
 
-    /// The CSI volumes in `status.volumesAttached`.
-    pub(super) fn listed_csi(&self) -> BTreeSet<VolumeName> {
+    /// The volumes in `status.volumesAttached` of which this controller decides.
+    pub(super) fn listed_volumes(&self) -> BTreeSet<VolumeName> {
         self.listed.iter().filter_map(|v| VolumeName::parse(&v.name)).collect_set()
     }
 }
@@ -134,7 +134,7 @@ impl NodeChange {
         let in_use = old.in_use.symmetric_difference(&new.in_use);
         let mut volumes: BTreeSet<VolumeName> =
             in_use.filter_map(|name| VolumeName::parse(name)).collect_set();
-        let (listed_before, listed) = (old.listed_csi(), new.listed_csi());
+        let (listed_before, listed) = (old.listed_volumes(), new.listed_volumes());
         volumes.extend(listed_before.symmetric_difference(&listed).cloned());
         Self::Volumes(volumes)
     }
@@ -161,7 +161,7 @@ mod tests {
                     {"name": "kubernetes.io/testPlugin/lost", "devicePath": "/dev/a"}]}}));
         assert!(full.is_managed && full.is_ready && full.is_out_of_service);
         assert_eq!((&*full.uid, full.version, full.listed.len()), ("u", 7, 2));
-        assert_eq!(full.listed_csi(), BTreeSet::from([VolumeName::new("d", "a")]));
+        assert_eq!(full.listed_volumes(), BTreeSet::from([VolumeName::new("d", "a")]));
         let unknown = node(json!({"metadata": {"name": "n"},
             "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}));
         assert!(!unknown.is_managed && !unknown.is_ready && !unknown.is_out_of_service);

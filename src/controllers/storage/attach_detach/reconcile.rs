@@ -81,6 +81,12 @@ impl Controller {
                     }
                 }
                 Step::Attach { node, source } => {
+                    if name.is_disk() {
+                        self.disks.attach(name, &node);
+                        // The next look finds it attached.
+                        self.queue.add(WorkItem::Volume(name.clone()));
+                        continue;
+                    }
                     let object = volume_attachment(name, source, &node);
                     let result = self.client.create("", &object).await.map(drop);
                     let mut states = self.states.lock();
@@ -97,7 +103,8 @@ impl Controller {
         }
     }
 
-    /// Deletes the VolumeAttachment, after a check that the kubelet does not use the volume.
+    /// Deletes the VolumeAttachment, or detaches a disk, after a check that the kubelet does not
+    /// use the volume.
     async fn detach(
         &self,
         name: &VolumeName,
@@ -114,6 +121,12 @@ impl Controller {
                     "detaching without a check that the node does not use the volume"
                 );
             }
+        }
+        if name.is_disk() {
+            self.disks.detach(name, node);
+            // The next look finds it detached.
+            self.queue.add(WorkItem::Volume(name.clone()));
+            return Ok(Deletion::Accepted);
         }
         let attachment = name.attachment(node);
         let options = DeleteOptions::default();

@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-mod in_tree;
+mod migrated;
+mod scsi;
 
 const VOLUME: &str = "kubernetes.io/csi/csi.example.com^vol-1";
 /// Most events of a watch in these tests.

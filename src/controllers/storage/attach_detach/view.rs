@@ -10,7 +10,7 @@ use serde::Deserialize;
 use sorting::CompactSort as _;
 
 use super::Controller;
-use super::desired::{AttachPod, AttachSource, VolumeUser, are_bound, translated_inline};
+use super::desired::{AttachPod, AttachSource, VolumeUser, are_bound};
 use super::detach::NodeCondition;
 use super::multi_attach::is_exclusive;
 use super::names::{NodeName, VolumeName};
@@ -20,11 +20,11 @@ use super::volume_state::{VolumeOnNode, VolumeView};
 use crate::storage::pod_claims::BY_CLAIM;
 
 /// Index of PersistentVolumes by [`VolumeName`].
-pub(super) const BY_VOLUME: &str = "csi-volume";
+pub(super) const BY_VOLUME: &str = "attachable-volume";
 /// Index of VolumeAttachments by the name of the PersistentVolume, or by the [`VolumeName`] of an
 /// inline volume.
 pub(super) const BY_PERSISTENT_VOLUME: &str = "persistent-volume";
-/// Index of pods by the [`VolumeName`]s of their inline volumes, and by the drivers of these.
+/// Index of pods by the [`VolumeName`]s of their inline volumes, and by the CSI drivers of these.
 pub(super) const BY_INLINE: &str = "inline-volume";
 /// Index of nodes by the [`VolumeName`]s in `status.volumesAttached`.
 pub(super) const BY_LISTED: &str = "volumes-attached";
@@ -107,11 +107,13 @@ impl Controller {
         });
         self.pods.add_index(BY_INLINE, |pod| {
             let inline = AttachPod::of(pod).map(|pod| pod.inline).unwrap_or_default();
-            let keys = |name: &VolumeName| [name.as_str().to_owned(), name.driver().to_owned()];
-            inline.iter().flat_map(keys).collect()
+            let names = inline.iter().map(|inline| &inline.volume);
+            let driver = |name: &VolumeName| (!name.is_disk()).then(|| name.driver().to_owned());
+            let keys = |name: &VolumeName| [Some(name.as_str().to_owned()), driver(name)];
+            names.flat_map(keys).flatten().collect()
         });
         self.nodes.add_index(BY_LISTED, |node| {
-            let listed = AttachNode::of(node).map(|node| node.listed_csi()).unwrap_or_default();
+            let listed = AttachNode::of(node).map(|node| node.listed_volumes()).unwrap_or_default();
             listed.iter().map(|name| name.as_str().to_owned()).collect()
         });
     }
@@ -135,7 +137,7 @@ impl Controller {
             }
         }
         let users = self.users(name, &volumes, users)?;
-        is_migrated |= users.iter().any(|u| matches!(u.source, AttachSource::Inline { .. }));
+        is_migrated |= users.iter().any(|user| user.source.is_translated());
         let mut nodes = nodes;
         nodes.extend(users.iter().map(|user| NodeName::clone(&user.node)));
         let named = volumes.iter().filter_map(|volume| volume.metadata.name.as_deref());
@@ -144,6 +146,7 @@ impl Controller {
                 nodes.extend(attachment_parts(&attachment).map(|(node, _)| NodeName::from(node)));
             }
         }
+        nodes.extend(self.disks.nodes(name));
         let listing = self.nodes.cache().by_index(BY_LISTED, name.as_str());
         nodes.extend(listing.iter().map(|node| NodeName::clone(&node.key.name)));
         let on_node = |node: NodeName| Ok((NodeName::clone(&node), self.on_node(name, &node)?));
@@ -200,6 +203,9 @@ impl Controller {
 
     /// The driver has attachments: without a CSIDriver object it does (`skipAttach`).
     fn is_attachable(&self, name: &VolumeName) -> bool {
+        if name.is_disk() {
+            return true;
+        }
         let driver = self.drivers.get("", name.driver());
         driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
     }
@@ -228,13 +234,18 @@ impl Controller {
     }
 
     fn on_node(&self, name: &VolumeName, node: &NodeName) -> Result<VolumeOnNode, Error> {
-        let attachment = self.attachments.cache().get("", &name.attachment(node));
-        let attachment = attachment.map(|object| object.decode()).transpose()?;
         let known = self.node(node)?;
         let reports = self.reports.lock();
+        let is_listed = known.as_ref().is_some_and(|n| reports.lists(node, n, name));
+        let attachment = if name.is_disk() {
+            self.disks.get(name, node, is_listed)
+        } else {
+            let object = self.attachments.cache().get("", &name.attachment(node));
+            object.map(|object| object.decode()).transpose()?.map(Attachment::of)
+        };
         Ok(VolumeOnNode {
-            attachment: attachment.map(Attachment::of),
-            is_listed: known.as_ref().is_some_and(|n| reports.lists(node, n, name)),
+            attachment,
+            is_listed,
             is_removed: known.is_none() || reports.is_removed(node, name),
             condition: match &known {
                 Some(node) => NodeCondition {
@@ -264,16 +275,11 @@ fn volume_user(object: &Object, pod: &AttachPod, volume: &PersistentVolume) -> O
 
 /// The user that a pod with the inline volume `name` is.
 fn inline_user(object: &Object, pod: &AttachPod, name: &VolumeName) -> Option<VolumeUser> {
-    let mut volumes = translated_inline(object).into_iter();
-    let volume = volumes.find(|v| VolumeName::of_translated(v).as_ref() == Some(name))?;
-    let is_exclusive = is_exclusive(&volume);
+    let inline = pod.inline.iter().find(|inline| inline.volume == *name)?;
     Some(VolumeUser {
         pod: events::reference(&decode::<Pod>(object)?),
         node: pod.node.as_str().into(),
-        source: AttachSource::Inline {
-            name: volume.metadata.name.unwrap_or_default(),
-            spec: Box::new(volume.spec?),
-        },
-        is_exclusive,
+        source: inline.source.clone(),
+        is_exclusive: inline.is_exclusive,
     })
 }

@@ -129,7 +129,7 @@ pub(super) fn volume_attachment(
 ) -> VolumeAttachment {
     let (persistent_volume_name, inline_volume_spec) = match source {
         AttachSource::PersistentVolume(name) => (Some(name), None),
-        AttachSource::Inline { spec, .. } => (None, Some(*spec)),
+        AttachSource::Inline { spec, .. } => (None, spec.map(|spec| *spec)),
     };
     VolumeAttachment {
         metadata: ObjectMeta { name: Some(volume.attachment(node)), ..ObjectMeta::default() },
