@@ -48,6 +48,7 @@ use crate::static_pods::mirror;
 use crate::status;
 use crate::status::node::allocatable::{self, AllocatableError};
 use crate::user_namespaces::{UserNamespaces, UserNamespacesError};
+use crate::volumes::scsi::Scsi;
 use crate::volumes::shared_mount::{self, SharedMountError};
 
 /// How long the agent waits for the runtime to answer before the start fails.
@@ -115,6 +116,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
             .await?,
         runtime: handles,
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
+        scsi: Scsi::new(&client, &config),
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches,
         devices: device_manager(&config, &tasks).await?,

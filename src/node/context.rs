@@ -42,6 +42,7 @@ use crate::runtime::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
 use crate::user_namespaces::UserNamespaces;
+use crate::volumes::scsi::Scsi;
 
 use labels::Labels;
 
@@ -55,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) caches: NodeCaches,
     /// CSI drivers and their volumes.
     pub(crate) csi: Arc<Csi>,
+    /// iSCSI and Fibre Channel volumes.
+    pub(crate) scsi: Arc<Scsi>,
     pub(crate) devices: Arc<DeviceManager>,
     /// CPUs and memory of containers, and their alignment with devices.
     pub(crate) resource_managers: Arc<ResourceManagers>,

@@ -17,7 +17,7 @@ pub(crate) mod paths;
 pub(crate) mod record;
 mod registration;
 pub(crate) mod source;
-mod unstaging;
+pub(crate) mod unstaging;
 mod usage;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -37,6 +37,7 @@ use crate::config::Config;
 use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::pod::Pod;
 use crate::volume_usage::UsageCache;
+use crate::volumes::may_be_attached;
 
 use drivers::CsiDrivers;
 use error::CsiError;
@@ -221,13 +222,9 @@ impl Csi {
         Ok(objects.get("", driver).map(|object| object.spec))
     }
 
-    /// Registers how a pod with CSI volumes is woken when what it waits for happens.
+    /// Registers how a pod with volumes that are attached is woken when what it waits for happens.
     pub(crate) fn follow(&self, pod: &Pod, wake: &Arc<Notify>) {
-        let mut volumes = pod.spec().volumes.iter().flatten();
-        if volumes.any(|v| {
-            let has_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
-            has_claim || source::is_inline(v)
-        }) {
+        if pod.spec().volumes.iter().flatten().any(may_be_attached) {
             self.waiting.follow(&pod.uid, wake);
         }
     }

@@ -5,14 +5,19 @@ mod claims;
 mod content;
 mod csi;
 pub(crate) mod device;
+mod device_map;
 mod directory;
 pub(crate) mod env_files;
 mod error;
+mod fibre_channel;
 mod huge_pages;
+mod iscsi;
 pub(crate) mod mounts;
 mod nfs;
+pub(crate) mod scsi;
 pub(crate) mod shared_mount;
 mod subpath;
+mod tear_down;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +30,6 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
-use crate::csi::error::CsiTearDownError;
-use crate::csi::record::StagedVolume;
 use crate::csi::source::{CsiVolume, is_inline};
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
@@ -39,6 +42,10 @@ use claims::{ClaimUse, ClaimedVolume, Use};
 use directory::VolumePath;
 use error::SetUpError;
 pub(crate) use error::VolumeError;
+use scsi::ScsiVolume;
+pub(crate) use tear_down::{
+    TearDownError, has_csi_volumes, tear_down, tear_down_ended, unstage_left,
+};
 
 /// All volumes of a pod.
 #[derive(Debug, Default)]
@@ -48,13 +55,17 @@ pub(crate) struct PodVolumes {
     pub(crate) refresh_at: Option<Instant>,
 }
 
+/// Whether a volume may be one that is attached to nodes: that of a claim or of a CSI driver, or a
+/// disk of iSCSI or Fibre Channel.
+pub(crate) fn may_be_attached(volume: &core::Volume) -> bool {
+    let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+    has_claim || is_inline(volume) || volume.iscsi.is_some() || volume.fc.is_some()
+}
+
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim
-/// to look up, no driver to call, no server to mount from and no certificate to wait for.
+/// to look up, no driver to call, no server or disk to mount from and no certificate to wait for.
 pub(crate) fn need_no_wait(objects: &ReferencedObjects, pod: &Pod) -> bool {
-    let waits = |v: &core::Volume| {
-        let has_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
-        has_claim || is_inline(v) || v.nfs.is_some()
-    };
+    let waits = |v: &core::Volume| may_be_attached(v) || v.nfs.is_some();
     !pod.spec().volumes.iter().flatten().any(waits)
         && !crate::credentials::pod_certificates::has_certificates(pod)
         && objects::references(pod)
@@ -146,20 +157,10 @@ async fn set_up_one(
     };
     if let Some((claim, read_only)) = claim {
         let of = ClaimUse { volume: &volume.name, claim, read_only };
-        match claims::claim_path(node, pod, of).await? {
-            ClaimedVolume::OfNode(path) => {
-                if path.is_device {
-                    let devices = &node.caches.block_devices;
-                    devices.insert(&pod.uid, &volume.name, &path.path);
-                }
-                return Ok(path);
-            }
-            ClaimedVolume::Csi(csi) => {
-                let (volume, claim) = *csi;
-                let set_up = csi::set_up(node, pod, volume, Some(&claim), desired);
-                return csi_path(set_up.await?, refresh_at);
-            }
-        }
+        return set_up_claim(node, pod, of, desired, refresh_at).await;
+    }
+    if let Some(disk) = ScsiVolume::inline(volume, pod.namespace()) {
+        return Ok(scsi::set_up(node, pod, disk?, desired).await?);
     }
     if let Some(volume) = CsiVolume::of_pod(pod, volume)? {
         return csi_path(csi::set_up(node, pod, volume, None, desired).await?, refresh_at);
@@ -175,6 +176,29 @@ async fn set_up_one(
     let target = path.clone();
     base::tasks::blocking(move || atomic::write(&target, &content.files, group)).await??;
     Ok(VolumePath::mounted(path, true))
+}
+
+/// Sets up the volume of a claim.
+async fn set_up_claim(
+    node: &Node,
+    pod: &Pod,
+    of: ClaimUse<'_>,
+    desired: &watch::Receiver<DesiredPod>,
+    refresh_at: &mut Option<Instant>,
+) -> Result<VolumePath, SetUpError> {
+    let path = match claims::claim_path(node, pod, of).await? {
+        ClaimedVolume::OfNode(path) => path,
+        ClaimedVolume::Scsi(disk) => scsi::set_up(node, pod, *disk, desired).await?,
+        ClaimedVolume::Csi(csi) => {
+            let (volume, claim) = *csi;
+            let set_up = csi::set_up(node, pod, volume, Some(&claim), desired);
+            return csi_path(set_up.await?, refresh_at);
+        }
+    };
+    if path.is_device {
+        node.caches.block_devices.insert(&pod.uid, of.volume, &path.path);
+    }
+    Ok(path)
 }
 
 /// Returns the path of a CSI volume that is set up.
@@ -370,108 +394,4 @@ fn message_mount(pod_dir: &Path, member: &PodContainer, path: &str) -> std::io::
         host_path: file.to_string_lossy().into_owned(),
         ..cri::Mount::default()
     })
-}
-
-/// Why the volumes of a pod cannot be torn down, or its directory cannot be removed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TearDownError {
-    #[error(transparent)]
-    Csi(#[from] CsiTearDownError),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error(transparent)]
-    Panicked(#[from] tokio::task::JoinError),
-}
-
-/// Has drivers unpublish the CSI volumes of a pod whose containers have ended, and starts to
-/// unstage those that no other pod uses; does nothing for a pod without any.
-///
-/// # Errors
-///
-/// A driver that is not registered or cannot do it. The data on disk stays, for another attempt.
-async fn release(node: &Node, uid: &str) -> Result<(), CsiTearDownError> {
-    let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
-    let pod_dir = node.identity.config.pod_dir(uid);
-    let released = csi::tear_down(&node.csi, &node.tasks, (uid, &pod_dir)).await;
-    match &released {
-        Ok(()) => problems.clear(&key),
-        Err(error) => {
-            let what = format!("a volume of the pod with uid {uid} is not released: {error}");
-            let fix = "check that the CSI driver runs on this node; kube-lite retries";
-            problems.put(&key, what, fix);
-        }
-    }
-    released
-}
-
-/// Unstages volumes that an earlier process left staged for no pod, as
-/// [`crate::csi::Csi::read_volumes_in_use`] returns them.
-pub(crate) fn unstage_left(node: &Node, left: Vec<(StagedVolume, bool)>) {
-    for (volume, is_in_use) in left {
-        csi::unstage(&node.csi, &node.tasks, volume, is_in_use);
-    }
-}
-
-/// Whether drivers have to be called to tear down the volumes of a pod. Blocks.
-pub(crate) fn has_csi_volumes(config: &Config, uid: &str) -> bool {
-    csi::has_volumes(&config.root_dir, &config.pod_dir(uid))
-}
-
-/// Unmounts the volumes of a pod and removes its directory. If a mount remains, nothing below it is
-/// removed.
-///
-/// # Errors
-///
-/// A CSI volume that its driver does not release, a mount that cannot be undone, or a directory
-/// that cannot be removed.
-pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), TearDownError> {
-    release(node, uid).await?;
-    node.caches.block_devices.remove_pod(uid);
-    let pod_dir = node.identity.config.pod_dir(uid);
-    Ok(base::tasks::blocking(move || remove_pod_dir(&pod_dir)).await??)
-}
-
-/// Tears down the volumes of a pod that has ended and is still in the API, as upstream's volume
-/// manager does (`keepTerminatedPodVolumes`). What else is in the pod's directory stays.
-///
-/// # Errors
-///
-/// As [`tear_down`].
-pub(crate) async fn tear_down_ended(node: &Node, uid: &str) -> Result<(), TearDownError> {
-    release(node, uid).await?;
-    node.caches.block_devices.remove_pod(uid);
-    let pod_dir = node.identity.config.pod_dir(uid);
-    Ok(base::tasks::blocking(move || remove_volumes(&pod_dir)).await??)
-}
-
-/// Directories of a pod with its volumes, those that are mounts of others first.
-const VOLUME_DIRS: [&str; 3] = ["volume-subpaths", "volumeDevices", "volumes"];
-
-fn remove_volumes(pod_dir: &Path) -> std::io::Result<()> {
-    VOLUME_DIRS.iter().try_for_each(|name| remove_pod_dir(&pod_dir.join(name)))
-}
-
-fn remove_pod_dir(pod_dir: &Path) -> std::io::Result<()> {
-    mounts::unmount_below(pod_dir)?;
-    match std::fs::remove_dir_all(pod_dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_volumes_of_an_ended_pod_are_removed_and_its_hosts_file_stays() {
-        let directory = tempfile::tempdir().unwrap();
-        let pod_dir = directory.path();
-        std::fs::create_dir_all(pod_dir.join("volumes/kubernetes.io~empty-dir/data")).unwrap();
-        std::fs::write(pod_dir.join("etc-hosts"), "127.0.0.1 localhost\n").unwrap();
-        remove_volumes(pod_dir).unwrap();
-        assert!(!pod_dir.join("volumes").exists());
-        assert!(pod_dir.join("etc-hosts").exists());
-        remove_volumes(pod_dir).unwrap();
-    }
 }

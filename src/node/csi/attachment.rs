@@ -48,18 +48,10 @@ impl Csi {
         volume: &CsiVolume,
     ) -> Result<BTreeMap<String, String>, CsiVolumeError> {
         self.hold(pod_uid, volume);
-        let name = volume.unique_name();
-        let waiting = |what| {
+        self.check_attached(&volume.unique_name()).map_err(|what| {
             let spec_name = volume.spec_name.clone();
             CsiVolumeError::Waiting { what, spec_name }
-        };
-        if !self.in_use.is_reported(&name) {
-            return Err(waiting(NOT_REPORTED));
-        }
-        let node = self.own_node.get("", &self.node_name);
-        if !node.as_ref().is_some_and(|node| attached(node).any(|found| found == name)) {
-            return Err(waiting(NOT_ATTACHED));
-        }
+        })?;
         self.attachment_metadata(volume).await.map_err(|source| {
             let step = if volume.is_block {
                 "MapVolume.WaitForAttach"
@@ -70,9 +62,38 @@ impl Csi {
         })
     }
 
+    /// Checks that the status of the Node lists a volume as in use and as attached
+    /// (`VerifyControllerAttachedVolume`). `name` is its unique name, of any plugin.
+    ///
+    /// # Errors
+    ///
+    /// What the volume waits for, in upstream's words.
+    pub(crate) fn check_attached(&self, name: &str) -> Result<(), &'static str> {
+        if !self.in_use.is_reported(name) {
+            return Err(NOT_REPORTED);
+        }
+        let node = self.own_node.get("", &self.node_name);
+        if node.as_ref().is_some_and(|node| attached(node).any(|found| found == name)) {
+            return Ok(());
+        }
+        Err(NOT_ATTACHED)
+    }
+
     /// Marks a volume as in use by a pod.
     pub(crate) fn hold(&self, pod_uid: &Arc<str>, volume: &CsiVolume) {
-        if self.in_use.hold(&volume.unique_name(), pod_uid) {
+        self.hold_name(pod_uid, &volume.unique_name());
+    }
+
+    /// Marks the volume with this unique name, of any plugin, as in use by a pod.
+    pub(crate) fn hold_name(&self, pod_uid: &Arc<str>, name: &str) {
+        if self.in_use.hold(name, pod_uid) {
+            self.status_changed.notify_one();
+        }
+    }
+
+    /// Ends all uses of volumes by a pod.
+    pub(crate) fn release(&self, pod_uid: &str) {
+        if self.in_use.release_pod(pod_uid) {
             self.status_changed.notify_one();
         }
     }

@@ -2,6 +2,7 @@
 //! ends.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,9 +10,15 @@ use tokio::sync::Notify;
 
 use super::record::StagedVolume;
 
-/// The volumes that are to be unstaged.
-#[derive(Debug, Default)]
-pub(crate) struct UnstagingVolumes(Mutex<HashMap<StagedVolume, UnstagingVolume>>);
+/// The volumes that are to be unstaged; `V` identifies one.
+#[derive(Debug)]
+pub(crate) struct UnstagingVolumes<V = StagedVolume>(Mutex<HashMap<V, UnstagingVolume>>);
+
+impl<V> Default for UnstagingVolumes<V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 #[derive(Debug, Default)]
 struct UnstagingVolume {
@@ -23,10 +30,10 @@ struct UnstagingVolume {
     wake: Arc<Notify>,
 }
 
-impl UnstagingVolumes {
+impl<V: Clone + Eq + Hash> UnstagingVolumes<V> {
     /// Requests that a volume is unstaged. Returns how its task is woken if the caller has to start
     /// one; otherwise the running task makes another attempt.
-    pub(crate) fn request(&self, volume: &StagedVolume, is_in_use: bool) -> Option<Arc<Notify>> {
+    pub(crate) fn request(&self, volume: &V, is_in_use: bool) -> Option<Arc<Notify>> {
         let mut volumes = self.0.lock();
         let is_new = !volumes.contains_key(volume);
         let state = volumes.entry(volume.clone()).or_default();
@@ -40,14 +47,14 @@ impl UnstagingVolumes {
     }
 
     /// Begins an attempt; returns whether there was a request since the last one.
-    pub(crate) fn begin_attempt(&self, volume: &StagedVolume) -> bool {
+    pub(crate) fn begin_attempt(&self, volume: &V) -> bool {
         let mut volumes = self.0.lock();
         volumes.get_mut(volume).is_some_and(|state| std::mem::take(&mut state.is_requested))
     }
 
     /// Ends the work on a volume that is unstaged or used again; returns whether the task ends,
     /// which it does unless there was a request since the attempt began.
-    pub(crate) fn end(&self, volume: &StagedVolume) -> bool {
+    pub(crate) fn end(&self, volume: &V) -> bool {
         let mut volumes = self.0.lock();
         if volumes.get(volume).is_some_and(|state| state.is_requested) {
             return false;
@@ -55,7 +62,9 @@ impl UnstagingVolumes {
         volumes.remove(volume);
         true
     }
+}
 
+impl UnstagingVolumes {
     /// Returns the unique names of those that are attached.
     pub(crate) fn in_use(&self) -> BTreeSet<String> {
         let volumes = self.0.lock();

@@ -91,6 +91,7 @@ pub(crate) async fn run(
     node.tasks.problems().clear(REJECTED);
     let left = node.csi.read_volumes_in_use(object.status.as_ref()).await;
     volumes::unstage_left(&node, left);
+    volumes::scsi::take_over(&node, object.status.as_ref()).await;
     // The node is not ready without its CSINode, which exists already after a restart.
     let csi_node = node.csi.initialize();
     if !matches!(tokio::time::timeout(CSI_NODE_WAIT, csi_node).await, Ok(Ok(()))) {

@@ -1,5 +1,6 @@
 //! PersistentVolumeClaims: bound to directories and block devices of this node, which are volumes
-//! of the kinds `local` and `hostPath`, or to volumes of CSI drivers.
+//! of the kinds `local` and `hostPath`, to servers of files and disks, or to volumes of CSI
+//! drivers.
 
 use api::k8s::api::core::v1 as core;
 use api::{Quantity, csi_translation};
@@ -12,6 +13,7 @@ use super::directory::{self, VolumePath};
 use super::error::SetUpError;
 use super::mounts;
 use super::nfs;
+use super::scsi::ScsiVolume;
 use crate::config::Config;
 use crate::context::Node;
 use crate::csi::source::CsiVolume;
@@ -195,6 +197,8 @@ async fn bound_volume(client: &Client, pod: &Pod, name: &str) -> Result<BoundVol
 pub(super) enum ClaimedVolume {
     /// A directory or block device of this node, ready to use.
     OfNode(VolumePath),
+    /// A disk that has to be attached.
+    Scsi(Box<ScsiVolume>),
     /// A volume that its driver has to set up.
     Csi(Box<(CsiVolume, VolumeClaim)>),
 }
@@ -221,6 +225,9 @@ pub(super) async fn claim_path(
         let claim = VolumeClaim { object: claim, volume_size };
         let volume = CsiVolume { is_migrated, ..volume };
         return Ok(ClaimedVolume::Csi(Box::new((volume, claim))));
+    }
+    if let Some(disk) = ScsiVolume::persistent(&volume, &spec, of.read_only, pod.namespace()) {
+        return Ok(ClaimedVolume::Scsi(Box::new(disk?)));
     }
     path_on_node(config, pod, of, volume, spec).await.map(ClaimedVolume::OfNode)
 }

@@ -1,5 +1,5 @@
 //! Block devices: those of `local` volumes are formatted if they are empty, checked, and mounted,
-//! as `SafeFormatAndMount` of `k8s.io/mount-utils` does; those of CSI volumes are kept open.
+//! as `SafeFormatAndMount` of `k8s.io/mount-utils` does; those of block volumes are kept open.
 
 use std::ffi::OsStr;
 use std::io;
@@ -56,19 +56,19 @@ pub(crate) fn is_block_device(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path)?.file_type().is_block_device())
 }
 
-/// Mounts a block device on the existing directory `target`; creates its file system if the device
-/// is empty. Blocks while programs of the machine run.
-pub(super) fn format_and_mount(
+/// Creates the file system of a block device if it is empty, and checks one that is not mounted;
+/// returns what the device contained. Blocks while programs of the machine run.
+pub(super) fn prepare(
     device: &Path,
-    target: &Path,
     options: MountOptions<'_>,
-) -> Result<(), DeviceError> {
+) -> Result<Option<String>, DeviceError> {
     let fs_type = options.fs_type;
     // The type is part of the name of a program.
     if fs_type.is_empty() || !fs_type.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Err(DeviceError::InvalidType(fs_type.to_owned()));
     }
-    let existing = match (content(device)?, options.read_only) {
+    let found = content(device)?;
+    match (&found, options.read_only) {
         (None, true) => return Err(DeviceError::UnformattedReadOnly(device.to_owned())),
         (None, false) => {
             let program = format!("mkfs.{fs_type}");
@@ -78,14 +78,24 @@ pub(super) fn format_and_mount(
                 return Err(DeviceError::Failed { program, device, status, output });
             }
             tracing::info!(device = %device.display(), fs_type, "node: device formatted");
-            String::new()
         }
-        (Some(found), read_only) => {
-            if !read_only && !options.in_use {
-                check(device)?;
-            }
-            if found == fs_type { String::new() } else { format!(", current format: {found}") }
-        }
+        (Some(_), false) if !options.in_use => check(device)?,
+        (Some(_), _) => {}
+    }
+    Ok(found)
+}
+
+/// Mounts a block device on the existing directory `target`; creates its file system if the device
+/// is empty. Blocks while programs of the machine run.
+pub(super) fn format_and_mount(
+    device: &Path,
+    target: &Path,
+    options: MountOptions<'_>,
+) -> Result<(), DeviceError> {
+    let fs_type = options.fs_type;
+    let existing = match prepare(device, options)? {
+        Some(found) if found != fs_type => format!(", current format: {found}"),
+        _ => String::new(),
     };
     let try_mount = |flags| mount(Some(device), target, Some(fs_type), flags, None::<&str>);
     let mounted = match try_mount(MsFlags::empty()) {

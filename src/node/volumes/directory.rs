@@ -1,7 +1,7 @@
 //! Volumes that are directories: emptyDir, on disk or in memory, and hostPath.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use api::Quantity;
@@ -23,6 +23,15 @@ impl VolumePath {
     /// Returns the path of a file or directory.
     pub(super) fn mounted(path: PathBuf, read_only: bool) -> Self {
         Self { path, read_only, is_device: false }
+    }
+}
+
+/// Creates a directory with its parents, with upstream's mode; one that exists may be the mount of
+/// a file system that does not answer.
+pub(super) fn create_dir(path: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done,
     }
 }
 

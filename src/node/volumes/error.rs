@@ -9,6 +9,7 @@ use tokio::task::JoinError;
 use super::device::DeviceError;
 use super::huge_pages::HugePagesError;
 use super::nfs::NfsError;
+use super::scsi::{ScsiError, ScsiVolumeError};
 use crate::credentials::pod_certificates::CertificateError;
 use crate::credentials::trust_bundles::TrustBundleError;
 use crate::csi::error::CsiVolumeError;
@@ -35,6 +36,7 @@ impl VolumeError {
     pub(crate) fn reason(&self) -> Option<&'static str> {
         match &self.source {
             SetUpError::Csi(error) if error.is_waiting() => None,
+            SetUpError::Scsi(error) if error.is_waiting() => None,
             _ if self.as_device => Some(events::FAILED_MAP_VOLUME),
             _ => Some(events::FAILED_MOUNT),
         }
@@ -46,6 +48,7 @@ impl fmt::Display for VolumeError {
         match &self.source {
             // It names the step and the PersistentVolume, as in upstream.
             SetUpError::Csi(error) => error.fmt(f),
+            SetUpError::Scsi(error) => error.fmt(f),
             error => write!(f, "{} failed for volume {:?} : {error}", self.step(), self.volume),
         }
     }
@@ -104,7 +107,7 @@ pub(crate) enum SetUpError {
     /// The mode of a volume does not fit its use: `list` is `volumeMounts` or `volumeDevices`.
     #[error("volume {volume} has volumeMode {mode}, but is specified in {list}")]
     Mode { volume: String, mode: String, list: &'static str },
-    #[error("volumeMode Block is possible for local and csi volumes only")]
+    #[error("volumeMode Block is possible for local, iscsi, fc and csi volumes only")]
     BlockNotSupported,
     #[error("{0:?} is not a block device")]
     NotBlockDevice(std::path::PathBuf),
@@ -119,12 +122,17 @@ pub(crate) enum SetUpError {
     #[error("path {0:?} does not exist")]
     NoPath(String),
     #[error(
-        "PersistentVolume {0:?} is neither local, hostPath nor csi: its kind is not supported by \
-         this node"
+        "PersistentVolume {0:?} is neither local, hostPath, nfs, iscsi, fc nor csi: its kind is \
+         not supported by this node"
     )]
     DriverNotSupported(String),
     #[error(transparent)]
     Csi(#[from] CsiVolumeError),
+    #[error(transparent)]
+    Scsi(#[from] ScsiVolumeError),
+    /// The source of a volume names no disk.
+    #[error(transparent)]
+    ScsiSource(#[from] ScsiError),
     #[error("cannot change {path:?} to fsGroup: {source}")]
     FsGroup { path: std::path::PathBuf, source: io::Error },
     /// A claim or volume cannot be read.

@@ -86,6 +86,16 @@ impl FileSystem {
         let (fs_type, source) = (fields.next()?.to_owned(), unescape(fields.next()?).into());
         Some(Self { fs_type, source, options: fields.next()?.to_owned() })
     }
+
+    /// `major:minor` of the device with the file system.
+    pub(super) fn device_number(&self) -> &str {
+        &self.device
+    }
+
+    /// Whether both mounts have the same directory of the same file system.
+    pub(super) fn is_same_file_system(&self, other: &Self) -> bool {
+        self.device == other.device && self.root == other.root
+    }
 }
 
 /// The mounts that the calling thread sees. Blocks.
@@ -251,6 +261,15 @@ pub(crate) fn unmount_below(folder: &Path) -> io::Result<()> {
         Some(left) => Err(io::Error::other(format!("{} is still mounted", left.display()))),
         None => Ok(()),
     }
+}
+
+/// Unmounts everything at or below `folder`, unless files are in use: what was written is on the
+/// device afterwards.
+pub(super) fn unmount_unless_busy(folder: &Path) -> io::Result<()> {
+    for path in below(folder)? {
+        umount2(&path, MntFlags::UMOUNT_NOFOLLOW).map_err(|e| named("unmount", &path, e))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::k8s::api::core::v1::Volume;
 use base::metrics::Family;
 
 use super::storage;
-use crate::csi::source::is_inline;
 use crate::kubelet_api::state::KubeletApi;
 use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
 use crate::volume_usage::{COLLECTION_DURATION, PodUsage, VolumeUsage};
+use crate::volumes::may_be_attached;
 
 /// The labels of all families.
 const LABELS: &[&str] = &["namespace", "persistentvolumeclaim"];
@@ -44,18 +43,12 @@ const FAMILIES: [Row; 6] = [
     }),
 ];
 
-/// Whether a volume may be that of a driver, of a server or of a disk.
-fn is_external(volume: &Volume) -> bool {
-    let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-    has_claim || is_inline(volume)
-}
-
 /// Returns how full the volumes of claims and of drivers are, by the uids of their pods. Drivers
 /// and servers that do not answer delay this by a second at most.
 pub(super) async fn usage(api: &KubeletApi) -> HashMap<String, PodUsage> {
     let (node, file_systems) = (&api.node, &api.stats.file_systems);
     let mut pods = api.table.all();
-    pods.retain(|(pod, _)| pod.spec().volumes.iter().flatten().any(is_external));
+    pods.retain(|(pod, _)| pod.spec().volumes.iter().flatten().any(may_be_attached));
     let uids = pods.iter().map(|(pod, _)| pod.uid.to_string()).collect();
     let of_drivers = node.csi.usage(&node.tasks, uids).await;
     let mut of_node = Vec::new();
@@ -84,10 +77,12 @@ pub(super) async fn usage(api: &KubeletApi) -> HashMap<String, PodUsage> {
     out
 }
 
-/// Returns the directories and block devices of this node that are the volumes of a pod's claims.
+/// Returns the directories and block devices of this node that are the volumes of a pod's claims,
+/// and its inline iSCSI volumes.
 fn paths_on_node(api: &KubeletApi, pod: &Pod, observed: &ObservedPod) -> Vec<(String, PathBuf)> {
     let claims = pod.spec().volumes.iter().flatten();
-    let claims = claims.filter(|volume| storage::claim(volume, pod).is_some());
+    let claims =
+        claims.filter(|volume| storage::claim(volume, pod).is_some() || volume.iscsi.is_some());
     let with_path = claims.filter_map(|volume| {
         let device = || api.node.caches.block_devices.get(&pod.uid, &volume.name);
         let path = storage::mounted_at(&volume.name, pod, observed).or_else(device)?;

@@ -146,8 +146,8 @@ mod tests {
         assert_eq!(of(json!({"containers": c, "hostNetwork": true})), None);
         assert_eq!(of(json!({"containers": c, "hostUsers": false})), None);
         assert_eq!(
-            of(json!({"containers": c, "volumes": [{"name": "v", "iscsi": {"iqn": "i"}}]})),
-            message("spec.volumes[0].iscsi")
+            of(json!({"containers": c, "volumes": [{"name": "v", "cephfs": {"monitors": ["m"]}}]})),
+            message("spec.volumes[0].cephfs")
         );
         let csi = json!([{"name": "v", "csi": {"driver": "d"}}]);
         assert_eq!(of(json!({"containers": c, "volumes": csi})), None);
@@ -207,9 +207,15 @@ mod tests {
         (
             "Volume",
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected \
-             ephemeral image csi nfs",
+             ephemeral image csi nfs iscsi fc",
         ),
         ("CSIVolumeSource", "driver readOnly fsType volumeAttributes nodePublishSecretRef"),
+        (
+            "ISCSIVolumeSource",
+            "targetPortal iqn lun iscsiInterface fsType readOnly portals chapAuthDiscovery \
+             chapAuthSession secretRef initiatorName",
+        ),
+        ("FCVolumeSource", "targetWWNs lun fsType readOnly wwids"),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
         ("ImageVolumeSource", "reference pullPolicy"),
         (

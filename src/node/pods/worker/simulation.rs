@@ -38,6 +38,7 @@ use crate::runtime::fake::{Behaviour, FakeRuntime, Random};
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::status::pod::PodFailure;
 use crate::user_namespaces::UserNamespaces;
+use crate::volumes::scsi::Scsi;
 
 /// Number of pods in the regular tests.
 const PODS: u64 = 300;
@@ -86,6 +87,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         runtime: RuntimeHandles::new(Arc::new(runtime), version, Arc::default(), cgroups, &config),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
         csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
+        scsi: Scsi::new(&client, &config),
         dynamic_resources: DynamicResources::without_claims(
             &client,
             informers.of(),

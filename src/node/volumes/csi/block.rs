@@ -1,9 +1,7 @@
 //! Stages and publishes a block volume (`csi_block.go` and `MapBlockVolume` of upstream), and
-//! undoes both. The published device is bound below the global map path, linked in the directory of
-//! the pod, and kept open by a loop device, so that it is not silently replaced by another one.
+//! undoes both.
 
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
@@ -18,9 +16,9 @@ use crate::csi::error::{CsiError, Doing};
 use crate::csi::paths::{self, BlockPaths};
 use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
 use crate::csi::source::CsiVolume;
-use crate::volumes::device;
 use crate::volumes::directory::VolumePath;
 use crate::volumes::mounts;
+use crate::volumes::{device, device_map};
 
 const NEW: &str = "MapVolume.NewBlockVolumeMapper initialization";
 const STAGE: &str = "MapVolume.SetUpDevice";
@@ -32,14 +30,6 @@ fn publish_path(paths: &BlockPaths, pod_dir: &Path) -> PathBuf {
     paths.publish.join(pod_dir.file_name().unwrap_or_default())
 }
 
-fn is_device(path: &Path) -> io::Result<bool> {
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(metadata.file_type().is_block_device()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
 /// Returns the device of a volume that is mapped for a pod. After a restart of the machine, nothing
 /// is. Blocks.
 pub(super) fn mapped(
@@ -47,24 +37,17 @@ pub(super) fn mapped(
     pod_dir: &Path,
     volume: &CsiVolume,
 ) -> io::Result<Option<VolumePath>> {
-    let paths = BlockPaths::new(root, &volume.spec_name);
+    let global_map = BlockPaths::new(root, &volume.spec_name).global_map;
     let link = paths::devices_dir(pod_dir).join(&volume.spec_name);
-    if !is_device(&paths.device_of(pod_dir))? {
-        return Ok(None);
-    }
-    let Ok(path) = link.canonicalize() else { return Ok(None) };
-    let is_mapped = device::is_block_device(&path)?;
-    Ok(is_mapped.then_some(VolumePath { path, read_only: volume.read_only, is_device: true }))
+    let mapped = device_map::mapped(&global_map, pod_dir, &link)?;
+    Ok(mapped.map(|path| VolumePath { path, read_only: volume.read_only, is_device: true }))
 }
 
 /// The messages of the events about a volume that was mapped for a pod.
 pub(super) fn mapped_messages(root: &Path, pod_dir: &Path, volume: &CsiVolume) -> [String; 2] {
-    let global = BlockPaths::new(root, &volume.spec_name).global_map;
-    let of_pod = paths::devices_dir(pod_dir);
-    [("globalMapPath", global), ("volumeMapPath", of_pod)].map(|(name, path)| {
-        let (volume, path) = (&volume.spec_name, path.display().to_string());
-        format!("MapVolume.MapPodDevice succeeded for volume {volume:?} {name} {path:?}")
-    })
+    let global_map = BlockPaths::new(root, &volume.spec_name).global_map;
+    let link = paths::devices_dir(pod_dir).join(&volume.spec_name);
+    device_map::mapped_messages(&volume.spec_name, &global_map, &link)
 }
 
 /// Stages the volume if the driver does that, publishes and maps it.
@@ -205,8 +188,7 @@ async fn finish(
     Ok(VolumePath { path, read_only: of.volume.read_only, is_device: true })
 }
 
-/// Binds a published device below the global map path, keeps it open, and links it in the directory
-/// of the pod. Blocks.
+/// Maps a published device for a pod. Blocks.
 fn map_device(
     paths: &BlockPaths,
     pod_dir: &Path,
@@ -217,38 +199,15 @@ fn map_device(
     if !device::is_block_device(&device)? {
         return Err(CsiError::NotBlockDevice(published.to_owned()));
     }
-    let global = paths.device_of(pod_dir);
-    create_dir(&paths.global_map)?;
-    if !is_device(&global)? {
-        std::fs::OpenOptions::new().create(true).append(true).open(&global)?;
-        mounts::bind(&device, &global)?;
-    }
-    let links = paths::devices_dir(pod_dir);
-    create_dir(&links)?;
-    let link = links.join(spec_name);
-    remove_file(&link)?;
-    std::os::unix::fs::symlink(&device, &link)?;
-    device::hold_open(&global)?;
+    let link = paths::devices_dir(pod_dir).join(spec_name);
+    device_map::map(&paths.global_map, pod_dir, &link, &device)?;
     Ok(device)
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 /// Undoes [`map_device`]; idempotent. Blocks.
 fn unmap_device(paths: &BlockPaths, pod_dir: &Path, spec_name: &str) -> Result<(), CsiError> {
-    let global = paths.device_of(pod_dir);
-    device::release(&global)?;
-    let links = paths::devices_dir(pod_dir);
-    remove_file(&links.join(spec_name))?;
-    // The directory is shared with the other devices of the pod.
-    let _ = std::fs::remove_dir(&links);
-    mounts::unmount_below(&global)?;
-    Ok(remove_file(&global)?)
+    let link = paths::devices_dir(pod_dir).join(spec_name);
+    Ok(device_map::unmap(&paths.global_map, pod_dir, &link)?)
 }
 
 /// Unmaps and unpublishes the device of a pod.

@@ -2,7 +2,6 @@
 //! and undoes both.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use proto::csi::v1 as csi;
@@ -15,6 +14,7 @@ use crate::csi::driver_client::{
 use crate::csi::error::{CsiError, Doing};
 use crate::csi::paths;
 use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
+pub(super) use crate::volumes::directory::create_dir;
 use crate::volumes::directory::{self, VolumePath};
 use crate::volumes::mounts;
 
@@ -65,15 +65,6 @@ fn access(of: &VolumeOperation, capabilities: &Capabilities) -> csi::VolumeCapab
         group,
     };
     volume_capability(access_mode(volume.access_mode(), capabilities), access)
-}
-
-/// Creates a directory with its parents, with upstream's mode; one that exists may be the mount of
-/// a file system that does not answer.
-pub(super) fn create_dir(path: &Path) -> io::Result<()> {
-    match std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        done => done,
-    }
 }
 
 /// Stages the volume for all pods of this node; returns where, if the driver stages volumes.

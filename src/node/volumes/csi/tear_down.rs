@@ -53,9 +53,7 @@ pub(in crate::volumes) async fn tear_down(
         }
     }
     outcome?;
-    if csi.in_use.release_pod(uid) {
-        csi.status_changed.notify_one();
-    }
+    csi.release(uid);
     Ok(())
 }
 

@@ -34,6 +34,7 @@ use crate::resource_managers::ResourceManagers;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::user_namespaces::UserNamespaces;
+use crate::volumes::scsi::Scsi;
 use crate::volumes::{self, PodVolumes, VolumeError};
 
 const NODE: &str = "/api/v1/nodes/n";
@@ -108,6 +109,7 @@ impl Fixture {
             tasks: tasks.clone(),
             runtime,
             csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
+            scsi: Scsi::new(&client, &config),
             api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
             dynamic_resources: DynamicResources::without_claims(
                 &client,
