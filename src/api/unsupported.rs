@@ -101,12 +101,10 @@ const POD: &[Field] = &[
     set("volumes.*.projected.sources.*.clusterTrustBundle.user"),
     set("volumes.*.projected.sources.*.podCertificate.user"),
     set("volumes.*.cephfs"),
-    set("volumes.*.fc"),
     set("volumes.*.flexVolume"),
     set("volumes.*.flocker"),
     set("volumes.*.gitRepo"),
     set("volumes.*.glusterfs"),
-    set("volumes.*.iscsi"),
     set("volumes.*.photonPersistentDisk"),
     set("volumes.*.quobyte"),
     set("volumes.*.rbd"),
@@ -114,16 +112,14 @@ const POD: &[Field] = &[
     set("volumes.*.storageos"),
 ];
 
-/// The fields of a PersistentVolume; the node supports `hostPath`, `local`, `nfs`, `csi` and the
-/// kinds that a CSI driver replaces.
+/// The fields of a PersistentVolume; the node supports `hostPath`, `local`, `nfs`, `iscsi`, `fc`,
+/// `csi` and the kinds that a CSI driver replaces.
 const PERSISTENT_VOLUME: &[Field] = &[
     MOUNT_OPTIONS,
     set("spec.cephfs"),
-    set("spec.fc"),
     set("spec.flexVolume"),
     set("spec.flocker"),
     set("spec.glusterfs"),
-    set("spec.iscsi"),
     set("spec.photonPersistentDisk"),
     set("spec.quobyte"),
     set("spec.rbd"),
@@ -131,7 +127,8 @@ const PERSISTENT_VOLUME: &[Field] = &[
     set("spec.storageos"),
 ];
 
-/// Options of mounts, which apply to volumes of CSI drivers and of NFS, and to no others.
+/// Options of mounts, which apply to volumes of CSI drivers, NFS, iSCSI and Fibre Channel, and to no
+/// others.
 const MOUNT_OPTIONS: Field = set("spec.mountOptions");
 
 /// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
@@ -167,6 +164,8 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<UnsupportedField> {
     let sources = [
         "/spec/csi",
         "/spec/nfs",
+        "/spec/iscsi",
+        "/spec/fc",
         "/spec/awsElasticBlockStore",
         "/spec/azureDisk",
         "/spec/azureFile",
@@ -280,14 +279,14 @@ mod tests {
             "schedulingGroup": {"podGroupName": "g"},
             "containers": [{"name": "a"}, {"volumeMounts": [{"bindMountOptions": ["noexec"]}]}],
             "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
-                {"name": "n", "iscsi": {"iqn": "i"}}],
+                {"name": "n", "cephfs": {"monitors": ["m"]}}],
         });
         assert_eq!(
             shown(("", "Pod"), &json!({"spec": spec})),
             [
                 "spec.schedulingGroup",
                 "spec.os.name: windows",
-                "spec.volumes[2].iscsi",
+                "spec.volumes[2].cephfs",
                 "spec.containers[1].volumeMounts[0].bindMountOptions",
             ]
         );
@@ -304,6 +303,8 @@ mod tests {
         assert!(shown(("", "PersistentVolume"), &of_driver).is_empty());
         let of_server = json!({"spec": {"mountOptions": ["ro"], "nfs": {"server": "s"}}});
         assert!(shown(("", "PersistentVolume"), &of_server).is_empty());
+        let of_disk = json!({"spec": {"mountOptions": ["ro"], "fc": {"wwids": ["w"]}}});
+        assert!(shown(("", "PersistentVolume"), &of_disk).is_empty());
         let annotated = json!({"metadata": {"annotations": {"a": "b",
             "svccontroller.k3s.cattle.io/tolerations": "- operator: Exists"}}});
         assert_eq!(
