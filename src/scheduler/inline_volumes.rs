@@ -33,6 +33,8 @@ pub(crate) struct Disk {
 enum DiskKind {
     Gce,
     Aws,
+    /// Named by its target, whatever the number of the disk.
+    Iscsi,
 }
 
 impl Disk {
@@ -41,6 +43,10 @@ impl Disk {
         if let Some(disk) = &volume.gce_persistent_disk {
             let is_shared = disk.read_only == Some(true);
             return Some(Self { kind: DiskKind::Gce, id: disk.pd_name.clone(), is_shared });
+        }
+        if let Some(disk) = &volume.iscsi {
+            let is_shared = disk.read_only == Some(true);
+            return Some(Self { kind: DiskKind::Iscsi, id: disk.iqn.clone(), is_shared });
         }
         let disk = volume.aws_elastic_block_store.as_ref()?;
         Some(Self { kind: DiskKind::Aws, id: disk.volume_id.clone(), is_shared: false })
@@ -73,7 +79,8 @@ mod tests {
         assert_eq!(of(json!({"emptyDir": {}})), None);
     }
 
-    /// The cases of upstream's `TestGCEDiskConflicts` and `TestAWSDiskConflicts`.
+    /// The cases of upstream's `TestGCEDiskConflicts`, `TestAWSDiskConflicts` and
+    /// `TestISCSIDiskConflicts`.
     #[test]
     fn a_disk_is_used_once_unless_all_read() {
         let gce = |name: &str, read_only: bool| {
@@ -89,5 +96,12 @@ mod tests {
         assert!(!gce("a", false).conflicts_with(&gce("b", false)));
         assert!(aws("a").conflicts_with(&aws("a")) && !aws("a").conflicts_with(&aws("b")));
         assert!(!aws("a").conflicts_with(&gce("a", false)));
+        let iscsi = |iqn: &str, read_only: bool| {
+            let source = json!({"targetPortal": "p", "iqn": iqn, "lun": 0, "readOnly": read_only});
+            Disk::of(&volume(json!({"iscsi": source}))).unwrap()
+        };
+        assert!(iscsi("a", false).conflicts_with(&iscsi("a", true)));
+        assert!(!iscsi("a", true).conflicts_with(&iscsi("a", true)));
+        assert!(!iscsi("a", false).conflicts_with(&iscsi("b", false)));
     }
 }

@@ -138,7 +138,7 @@ pub(crate) struct PodInfo {
     pub(crate) claims: Vec<String>,
     /// Volumes without a claim that CSI drivers provide in place of in-tree plugins.
     pub(crate) inline_volumes: Vec<InlineVolume>,
-    /// Disks of GCE and AWS without a claim.
+    /// Disks of GCE, AWS and iSCSI without a claim.
     pub(crate) disks: Vec<Disk>,
     /// The claims of dynamic resource allocation.
     pub(crate) resource_claims: Vec<PodClaim>,

@@ -116,6 +116,11 @@ impl BlockPaths {
             volume,
         }
     }
+
+    /// The device of a pod below the global map path.
+    pub(crate) fn device_of(&self, pod_dir: &Path) -> PathBuf {
+        self.global_map.join(pod_dir.file_name().unwrap_or_default())
+    }
 }
 
 #[cfg(test)]

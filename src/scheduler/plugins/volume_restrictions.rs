@@ -1,5 +1,5 @@
 //! VolumeRestrictions: a claim with the access mode ReadWriteOncePod serves one pod at a time, and
-//! a disk of GCE or AWS one pod of a node.
+//! a disk of GCE, AWS or iSCSI one pod of a node, or several that read it.
 
 use crate::event::Event;
 use crate::framework::{Plugin, Snapshot};
@@ -28,9 +28,14 @@ impl Plugin for VolumeRestrictions {
     const NAME: &'static str = "VolumeRestrictions";
 
     fn queueing_hint(event: &Event<'_>, pod: &PodInfo) -> bool {
-        let Event::AssignedPodDelete(deleted) = event else { return false };
-        pod.claims.iter().any(|claim| deleted.uses_claim(&pod.namespace, claim))
-            || disks_conflict(pod, deleted)
+        match event {
+            Event::AssignedPodDelete(deleted) => {
+                let uses = |claim: &String| deleted.uses_claim(&pod.namespace, claim);
+                pod.claims.iter().any(uses) || disks_conflict(pod, deleted)
+            }
+            Event::Node => !pod.disks.is_empty(),
+            _ => false,
+        }
     }
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
@@ -73,7 +78,7 @@ impl Plugin for VolumeRestrictions {
     }
 }
 
-/// Two pods cannot use their disks on one node.
+/// Two pods cannot use their disks on one node (`satisfyVolumeConflicts`).
 fn disks_conflict(pod: &PodInfo, other: &PodInfo) -> bool {
     pod.disks.iter().any(|disk| other.disks.iter().any(|used| disk.conflicts_with(used)))
 }
@@ -134,17 +139,36 @@ mod tests {
 
     #[test]
     fn a_disk_that_a_pod_of_the_node_uses_rejects_the_node() {
-        let volume = json!({"name": "v", "awsElasticBlockStore": {"volumeID": "a"}});
-        let disk = crate::inline_volumes::Disk::of(&serde_json::from_value(volume).unwrap());
-        let user = PodInfo { disks: disk.into_iter().collect(), ..PodInfo::default() };
-        let user = Arc::new(user);
-        let nodes = [NodeInfo { pods: vec![Arc::clone(&user)], ..NodeInfo::default() }];
-        let snapshot = Snapshot { pod: &user, nodes: &nodes, listers: &Claim("ReadWriteOnce") };
-        let plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
-        let rejection = plugin.filter(&snapshot, &nodes[0]).unwrap_err();
-        assert_eq!(rejection.reasons, ["node(s) had no available disk"]);
-        assert!(plugin.filter(&snapshot, &NodeInfo::default()).is_ok());
-        assert!(VolumeRestrictions::queueing_hint(&Event::AssignedPodDelete(&user), &user));
+        let pod = |source: serde_json::Value| {
+            let mut volume = source;
+            volume["name"] = "v".into();
+            let disk = crate::inline_volumes::Disk::of(&serde_json::from_value(volume).unwrap());
+            Arc::new(PodInfo { disks: disk.into_iter().collect(), ..PodInfo::default() })
+        };
+        let aws = |id: &str| pod(json!({"awsElasticBlockStore": {"volumeID": id}}));
+        let iscsi = |iqn: &str, read_only: bool| {
+            let source = json!({"targetPortal": "p", "iqn": iqn, "lun": 0, "readOnly": read_only});
+            pod(json!({"iscsi": source}))
+        };
+        for (own, other, is_rejected) in [
+            (aws("a"), aws("a"), true),
+            (iscsi("iqn.a", false), iscsi("iqn.a", false), true),
+            (iscsi("iqn.a", false), iscsi("iqn.a", true), true),
+            (iscsi("iqn.a", false), iscsi("iqn.b", false), false),
+            (iscsi("iqn.a", false), Arc::new(PodInfo::default()), false),
+        ] {
+            let nodes = [NodeInfo { pods: vec![Arc::clone(&other)], ..NodeInfo::default() }];
+            let snapshot = Snapshot { pod: &own, nodes: &nodes, listers: &Claim("ReadWriteOnce") };
+            let plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
+            let reasons = plugin.filter(&snapshot, &nodes[0]).err().map(|r| r.reasons);
+            let want = is_rejected.then(|| vec!["node(s) had no available disk".into()]);
+            assert_eq!(reasons, want, "{other:?}");
+            assert!(plugin.filter(&snapshot, &NodeInfo::default()).is_ok());
+            let event = Event::AssignedPodDelete(&other);
+            assert_eq!(VolumeRestrictions::queueing_hint(&event, &own), is_rejected);
+            assert!(VolumeRestrictions::queueing_hint(&Event::Node, &own));
+        }
+        assert!(!VolumeRestrictions::queueing_hint(&Event::Node, &PodInfo::default()));
     }
 
     #[test]

@@ -425,10 +425,10 @@ async fn an_inline_volume_gets_pod_information_and_tokens_again_and_again() {
     assert_eq!(fixture.driver.take_methods(), ["NodePublishVolume"]);
     assert!(fixture.pod_dir("a").join("volumes/kubernetes.io~csi/v/mount").exists());
     // A pod that completed releases its volumes, and keeps its directory.
-    volumes::release(&fixture.node, "a").await.unwrap();
+    volumes::tear_down::release(&fixture.node, "a").await.unwrap();
     assert_eq!(fixture.driver.take_methods(), ["NodeUnpublishVolume"]);
     assert!(fixture.pod_dir("a").exists());
-    volumes::release(&fixture.node, "a").await.unwrap();
+    volumes::tear_down::release(&fixture.node, "a").await.unwrap();
     assert!(fixture.driver.take_methods().is_empty());
 }
 

@@ -1,7 +1,7 @@
 //! Attaches a LUN: logs in to the portals of its target, has their SCSI hosts look for the LUN, and
 //! waits for its devices (`AttachDisk`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -245,8 +245,8 @@ impl Attachment<'_> {
         if !iscsiadm::run(self.programs(), &method).await?.is_success() {
             return Err(failed("auth.authmethod"));
         }
-        for key in keys {
-            let Some(value) = self.credentials.get(*key).filter(|value| !value.is_empty()) else {
+        for key in keys.iter().copied() {
+            let Some(value) = self.credentials.get(key).filter(|value| !value.is_empty()) else {
                 continue;
             };
             if !iscsiadm::run(self.programs(), &set(key, value)).await?.is_success() {
@@ -293,10 +293,8 @@ impl LinkName {
                     let rest = name.strip_prefix(prefix);
                     rest.is_some_and(|rest| rest.ends_with(suffix.as_str()))
                 };
-                names
-                    .filter(is_it)
-                    .collect_set::<std::collections::BTreeSet<String>>()
-                    .pop_first()?
+                let mut found: BTreeSet<String> = names.filter(is_it).collect_set();
+                found.pop_first()?
             }
         };
         let path = directory.join(name);

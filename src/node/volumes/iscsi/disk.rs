@@ -36,7 +36,7 @@ pub(crate) struct IscsiDisk {
     pub(super) initiator_name: String,
     /// Always null: the kubelet writes the field of an embedded interface.
     #[serde(skip_deserializing)]
-    metrics_provider: (),
+    pub(super) metrics_provider: (),
 }
 
 /// What the API says about an iSCSI volume.

@@ -37,7 +37,7 @@ pub(super) async fn mount(
     device: &Path,
 ) -> Result<(), ScsiError> {
     let target = volume.global_path(&scsi.root);
-    let fs_type = if volume.fs_type.is_empty() { DEFAULT_FS_TYPE } else { &volume.fs_type };
+    let fs_type = if volume.fs_type.is_empty() { DEFAULT_FS_TYPE } else { volume.fs_type.as_str() };
     let read_only = volume.read_only || volume.mount_options.iter().any(|option| option == "ro");
     let (of, path, owned) = (device.to_owned(), target.clone(), fs_type.to_owned());
     let prepared = base::tasks::blocking(move || -> Result<(), ScsiError> {

@@ -178,7 +178,7 @@ fn all_of_plugin(root: &Path, plugin: &str, is_block: bool) -> io::Result<Vec<Gl
     let is_iscsi = plugin == iscsi::PLUGIN;
     let mut paths = Vec::new();
     for path in entries(&plugin_dir(root, plugin, is_block))? {
-        if path.file_name().is_some_and(|name| name == "volumeDevices") {
+        if !path.is_dir() || path.file_name().is_some_and(|name| name == "volumeDevices") {
             continue;
         }
         // Volumes of iSCSI are in a directory for each interface.
