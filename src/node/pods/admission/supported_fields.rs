@@ -209,6 +209,12 @@ mod tests {
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected \
              ephemeral image csi nfs iscsi fc",
         ),
+        // By the CSI drivers that replace their plugins.
+        (
+            "Volume",
+            "awsElasticBlockStore azureDisk azureFile cinder gcePersistentDisk portworxVolume \
+             vsphereVolume",
+        ),
         ("CSIVolumeSource", "driver readOnly fsType volumeAttributes nodePublishSecretRef"),
         (
             "ISCSIVolumeSource",
