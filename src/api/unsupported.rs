@@ -127,8 +127,8 @@ const PERSISTENT_VOLUME: &[Field] = &[
     set("spec.storageos"),
 ];
 
-/// Options of mounts, which apply to volumes of CSI drivers, NFS, iSCSI and Fibre Channel, and to no
-/// others.
+/// Options of mounts, which apply to volumes of CSI drivers, NFS, iSCSI and Fibre Channel, and to
+/// no others.
 const MOUNT_OPTIONS: Field = set("spec.mountOptions");
 
 /// Annotations of Services without effect: k3s reads them for the pods of its ServiceLB, and
