@@ -6,8 +6,5 @@ mod find;
 #[cfg(test)]
 mod tests;
 
-pub(super) use disk::FcDisk;
+pub(super) use disk::{FcDisk, PLUGIN};
 pub(super) use find::{attach, detach, detach_unless_used};
-
-/// Name of the volume plugin.
-pub(super) const PLUGIN: &str = "kubernetes.io/fc";

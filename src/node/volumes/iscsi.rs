@@ -11,7 +11,4 @@ mod tests;
 
 pub(super) use attach::{Credentials, attach};
 pub(super) use detach::{close_session, delete_devices, is_session_busy};
-pub(super) use disk::{IscsiDisk, IscsiSource};
-
-/// Name of the volume plugin.
-pub(super) const PLUGIN: &str = "kubernetes.io/iscsi";
+pub(super) use disk::{IscsiDisk, IscsiSource, PLUGIN};

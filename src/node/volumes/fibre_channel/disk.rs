@@ -7,6 +7,9 @@ use api::k8s::api::core::v1::FCVolumeSource;
 use crate::csi::paths::is_path_safe;
 use crate::volumes::scsi::ScsiError;
 
+/// Name of the volume plugin.
+pub(crate) const PLUGIN: &str = "kubernetes.io/fc";
+
 /// How the disk is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FcDisk {

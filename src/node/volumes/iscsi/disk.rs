@@ -11,6 +11,8 @@ use crate::csi::paths::is_path_safe;
 use crate::csi::source::SecretName;
 use crate::volumes::scsi::ScsiError;
 
+/// Name of the volume plugin.
+pub(crate) const PLUGIN: &str = "kubernetes.io/iscsi";
 /// Name of the file.
 const FILE: &str = "iscsi.json";
 /// Maximum size of the file in bytes: names and some portals.

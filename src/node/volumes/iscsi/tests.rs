@@ -159,7 +159,7 @@ async fn an_initiator_name_gets_an_interface_of_its_own() {
     assert_eq!(machine.programs.take_calls().last().unwrap(), &format!("{iface} -o delete"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn devices_are_removed_and_sessions_closed_once_per_portal() {
     let machine = FakeMachine::new();
     let source = source(json!({"targetPortal": "10.0.0.1", "portals": ["10.0.0.1:3260"]}));

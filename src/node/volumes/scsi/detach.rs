@@ -15,7 +15,6 @@ use super::record::{self, UseRecord};
 use super::volume::{GlobalVolume, plugin_dir};
 use super::{Scsi, global};
 use crate::csi::Csi;
-use crate::csi::unstaging::UnstagingVolumes;
 use crate::volumes::fibre_channel::{self, FcDisk};
 use crate::volumes::iscsi::{self, IscsiDisk};
 use crate::volumes::{device_map, mounts};
@@ -26,9 +25,6 @@ const DELAY: Duration = Duration::from_millis(500);
 const DELAY_MAX: Duration = Duration::from_secs(122);
 /// Directory of a pod with the mounts of sub-paths.
 const SUB_PATHS: &str = "volume-subpaths";
-
-/// The volumes that are being detached.
-pub(crate) type DetachingVolumes = UnstagingVolumes<GlobalVolume>;
 
 /// A volume that no pod uses any more.
 #[derive(Debug, Clone, PartialEq, Eq)]

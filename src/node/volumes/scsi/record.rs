@@ -224,8 +224,8 @@ mod tests {
         files.save(&pod).unwrap();
         assert!(files.exists(&pod) && is_used(root, &files.global).unwrap());
         assert!(!is_used(root, &record(root, "pv", true).global).unwrap());
-        let all = volumes_of_all_pods(root);
-        assert_eq!(all, [("a".into(), vec![files.clone()])]);
+        let uid: Arc<str> = "a".into();
+        assert_eq!(volumes_of_all_pods(root), [(uid, vec![files.clone()])]);
         std::fs::write(pod.join(RECORDS).join("damaged.json"), "{").unwrap();
         assert_eq!(volumes_of_pod(root, &pod).unwrap(), [files.clone()]);
         files.remove(&pod).unwrap();

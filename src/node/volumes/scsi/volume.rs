@@ -6,13 +6,13 @@ use api::k8s::api::core::v1 as core;
 
 use super::error::ScsiError;
 use crate::csi::paths::is_path_safe;
-use crate::volumes::fibre_channel::{self, FcDisk};
-use crate::volumes::iscsi::{self, IscsiDisk, IscsiSource};
+use crate::volumes::fibre_channel::{FcDisk, PLUGIN as FC};
+use crate::volumes::iscsi::{IscsiDisk, IscsiSource, PLUGIN as ISCSI};
 
 /// Where a volume is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScsiDisk {
-    Iscsi(IscsiSource),
+    Iscsi(Box<IscsiSource>),
     FibreChannel(FcDisk),
 }
 
@@ -48,11 +48,11 @@ impl ScsiVolume {
         let (disk, fs_type, read_only, name) = match (&volume.iscsi, &volume.fc) {
             (Some(source), _) => {
                 let disk = IscsiSource::inline(&volume.name, source, namespace);
-                let name = unique_name(iscsi::PLUGIN, &disk.volume_name());
-                (Ok(ScsiDisk::Iscsi(disk)), &source.fs_type, source.read_only, name)
+                let name = unique_name(ISCSI, &disk.volume_name());
+                (Ok(ScsiDisk::Iscsi(Box::new(disk))), &source.fs_type, source.read_only, name)
             }
             (None, Some(source)) => {
-                let name = unique_name(fibre_channel::PLUGIN, &FcDisk::volume_name(source));
+                let name = unique_name(FC, &FcDisk::volume_name(source));
                 let disk = FcDisk::new(source).map(ScsiDisk::FibreChannel);
                 (disk, &source.fs_type, source.read_only, name)
             }
@@ -84,11 +84,11 @@ impl ScsiVolume {
         let (disk, fs_type, name) = match (&spec.iscsi, &spec.fc) {
             (Some(source), _) => {
                 let disk = IscsiSource::persistent(spec_name, source, namespace);
-                let name = unique_name(iscsi::PLUGIN, &disk.volume_name());
-                (Ok(ScsiDisk::Iscsi(disk)), &source.fs_type, name)
+                let name = unique_name(ISCSI, &disk.volume_name());
+                (Ok(ScsiDisk::Iscsi(Box::new(disk))), &source.fs_type, name)
             }
             (None, Some(source)) => {
-                let name = unique_name(fibre_channel::PLUGIN, &FcDisk::volume_name(source));
+                let name = unique_name(FC, &FcDisk::volume_name(source));
                 (FcDisk::new(source).map(ScsiDisk::FibreChannel), &source.fs_type, name)
             }
             (None, None) => return None,
@@ -107,8 +107,8 @@ impl ScsiVolume {
     /// The name of the plugin.
     pub(crate) fn plugin(&self) -> &'static str {
         match self.disk {
-            ScsiDisk::Iscsi(_) => iscsi::PLUGIN,
-            ScsiDisk::FibreChannel(_) => fibre_channel::PLUGIN,
+            ScsiDisk::Iscsi(_) => ISCSI,
+            ScsiDisk::FibreChannel(_) => FC,
         }
     }
 
@@ -162,7 +162,7 @@ pub(crate) struct GlobalVolume {
 impl GlobalVolume {
     /// The volume at a global path; `None` if the path is in the directory of no plugin.
     pub(crate) fn at(root: &Path, path: &Path) -> Option<Self> {
-        for (plugin, is_iscsi) in [(iscsi::PLUGIN, true), (fibre_channel::PLUGIN, false)] {
+        for (plugin, is_iscsi) in [(ISCSI, true), (FC, false)] {
             for is_block in [true, false] {
                 if path.starts_with(plugin_dir(root, plugin, is_block)) {
                     return Some(Self { path: path.to_owned(), is_block, is_iscsi });
@@ -174,7 +174,7 @@ impl GlobalVolume {
 
     /// The name of the plugin.
     pub(crate) fn plugin(&self) -> &'static str {
-        if self.is_iscsi { iscsi::PLUGIN } else { fibre_channel::PLUGIN }
+        if self.is_iscsi { ISCSI } else { FC }
     }
 
     /// The unique names that the volume may have, if its path says enough. Blocks.
