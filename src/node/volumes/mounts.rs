@@ -77,15 +77,6 @@ impl Mount {
         let file_system = FileSystem::parse(file_system)?;
         Some(Self { id, parent, device, root, point, is_shared, file_system })
     }
-}
-
-impl FileSystem {
-    /// Parses the end of a line, after the dash.
-    fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.split(' ');
-        let (fs_type, source) = (fields.next()?.to_owned(), unescape(fields.next()?).into());
-        Some(Self { fs_type, source, options: fields.next()?.to_owned() })
-    }
 
     /// `major:minor` of the device with the file system.
     pub(super) fn device_number(&self) -> &str {
@@ -95,6 +86,15 @@ impl FileSystem {
     /// Whether both mounts have the same directory of the same file system.
     pub(super) fn is_same_file_system(&self, other: &Self) -> bool {
         self.device == other.device && self.root == other.root
+    }
+}
+
+impl FileSystem {
+    /// Parses the end of a line, after the dash.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split(' ');
+        let (fs_type, source) = (fields.next()?.to_owned(), unescape(fields.next()?).into());
+        Some(Self { fs_type, source, options: fields.next()?.to_owned() })
     }
 }
 
