@@ -278,7 +278,9 @@ fn unpublish(target: &Path) -> Result<(), LocalDriverError> {
     removed.map_err(LocalDriverError::io("remove", target))
 }
 
-/// How full the volume at a path is; only the size of a device is known.
+/// How full the volume at a path is; only the size of a device is known. For a directory whose
+/// project has a limit, statfs of the kernel has the numbers of the project (`ext4_statfs`,
+/// `xfs_fs_statfs`).
 fn usage(path: &Path) -> Result<Vec<csi::VolumeUsage>, LocalDriverError> {
     let failed = || LocalDriverError::io("read the usage of", path);
     let amount = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
