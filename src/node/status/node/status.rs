@@ -22,6 +22,14 @@ use crate::runtime::RuntimeError;
 const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
 
+/// The features of upstream's registry (`nodedeclaredfeatures`) that this node has, in the order of
+/// their names. `ExtendWebSocketsToKubelet` is missing: the API server translates WebSockets.
+const DECLARED_FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+
 const SHUTTING_DOWN: &str = "node is shutting down";
 
 fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
@@ -61,6 +69,7 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
     status["conditions"] = json!([memory, disk, pid, ready]);
     status["addresses"] = addresses(&node.identity.config);
     status["images"] = images(&node.runtime).await;
+    status["declaredFeatures"] = json!(DECLARED_FEATURES);
     let in_use = node.csi.volumes_in_use();
     // Null removes the list of the status.
     status["volumesInUse"] = if in_use.is_empty() { Value::Null } else { json!(in_use) };
