@@ -90,10 +90,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let (socket, containerd, oci_runtime) = start_runtime(&config, &tasks).await?;
     let runtime = cri_runtime(&config, &socket, &tasks);
     let version = wait_for(&runtime, &tasks).await?;
-    let oci_runtime = oci_runtime.map(|e| format!(" with {e}")).unwrap_or_default();
-    let _ = config
-        .runtime_description
-        .set(format!("{} {}{oci_runtime}", version.name, version.version));
+    describe(&config, &version, oci_runtime);
     let features = features(&runtime, &version, &user_namespaces).await?;
     let machine = Machine::read();
     let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
@@ -163,6 +160,13 @@ async fn device_manager(config: &Config, tasks: &Tasks) -> std::io::Result<Arc<D
     let manager = DeviceManager::start(&config.root_dir, built_in, tasks).await?;
     generic_devices::start(&manager, &config.devices, tasks).await;
     Ok(manager)
+}
+
+/// Keeps the names of the runtimes for the status.
+fn describe(config: &Config, version: &RuntimeVersion, oci_runtime: Option<String>) {
+    let oci_runtime = oci_runtime.map(|name| format!(" with {name}")).unwrap_or_default();
+    let text = format!("{} {}{oci_runtime}", version.name, version.version);
+    let _ = config.runtime_description.set(text);
 }
 
 /// Reads the features of the machine and of the runtime, and gives `user_namespaces` those of its

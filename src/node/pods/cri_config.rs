@@ -206,8 +206,8 @@ pub(crate) fn container(
     input.cpus.add_to(&mut linux);
     linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
     let mut annotations = annotations(pod, member, input.restart_count);
-    annotations
-        .insert(label::RESOURCES.to_owned(), resources::AllocatedResources::of(&linux).text());
+    let allocated = resources::AllocatedResources::of(c, &linux);
+    annotations.insert(label::RESOURCES.to_owned(), allocated.text());
     let stop_signal = c
         .lifecycle
         .as_ref()

@@ -1,5 +1,7 @@
 //! Requests and limits in the units of the kernel: shares, quotas, bytes, scores.
 
+mod allocated;
+
 use std::collections::BTreeMap;
 
 use api::Quantity;
@@ -10,6 +12,7 @@ use proto::runtime::v1 as cri;
 use sorting::CollectOrdered as _;
 
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
+pub(crate) use allocated::AllocatedResources;
 
 /// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
 pub(crate) const CPU_PERIOD: i64 = 100_000;
@@ -371,33 +374,6 @@ pub(crate) fn linux(
     out
 }
 
-/// The allocated resources of a container that can change while it runs, in units of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AllocatedResources {
-    /// Shares and quota.
-    pub(crate) cpu: (i64, i64),
-    /// Limit in bytes.
-    pub(crate) memory: i64,
-}
-
-impl AllocatedResources {
-    pub(crate) fn of(linux: &cri::LinuxContainerResources) -> Self {
-        Self { cpu: (linux.cpu_shares, linux.cpu_quota), memory: linux.memory_limit_in_bytes }
-    }
-
-    /// Formats the value of the container's annotation.
-    pub(crate) fn text(self) -> String {
-        format!("{} {} {}", self.cpu.0, self.cpu.1, self.memory)
-    }
-
-    /// Parses an annotation; `None` if its format is unknown.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split(' ').map(|n| n.parse::<i64>().ok());
-        let mut next = || numbers.next().flatten();
-        Some(Self { cpu: (next()?, next()?), memory: next()? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,14 +391,6 @@ mod tests {
             class(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})),
             Qos::Burstable
         );
-    }
-
-    #[test]
-    fn allocated_resources_round_trip_through_the_annotation() {
-        let allocated = AllocatedResources { cpu: (102, 20_000), memory: 64 << 20 };
-        assert_eq!(allocated.text(), "102 20000 67108864");
-        assert_eq!(AllocatedResources::parse(&allocated.text()), Some(allocated));
-        assert_eq!(AllocatedResources::parse("102"), None);
     }
 
     #[test]

@@ -49,11 +49,16 @@ impl ContainerResize<'_> {
             || smaller(self.to.memory, self.from.memory)
     }
 
+    /// Whether the limit or the request of memory changes.
+    fn changes_memory(&self) -> bool {
+        let of = |resources: &AllocatedResources| (resources.memory, resources.memory_request);
+        of(&self.from) != of(&self.to)
+    }
+
     /// Whether the container's resize policy requires a restart.
     fn restarts(&self) -> bool {
         let policy = |resource| resize::requires_restart(&self.member.container, resource);
-        self.from.cpu != self.to.cpu && policy("cpu")
-            || self.from.memory != self.to.memory && policy("memory")
+        self.from.cpu != self.to.cpu && policy("cpu") || self.changes_memory() && policy("memory")
     }
 }
 
@@ -88,7 +93,7 @@ impl PodActions {
             let memory = self.node.identity.machine.memory;
             let mut linux = resources::linux(pod, member, memory, unified);
             self.node.resource_managers.container_cpus(pod, member).add_to(&mut linux);
-            let to = AllocatedResources::of(&linux);
+            let to = AllocatedResources::of(&member.container, &linux);
             let noted = container
                 .annotations
                 .get(label::RESOURCES)
@@ -121,8 +126,7 @@ impl PodActions {
         pod: &Pod,
         resize: &PodResize<'_>,
     ) -> Result<(), ResizeError> {
-        let changes_memory = |c: &ContainerResize<'_>| c.from.memory != c.to.memory;
-        if !resize.containers.iter().any(|c| c.restarts() || changes_memory(c)) {
+        if !resize.containers.iter().any(|c| c.restarts() || c.changes_memory()) {
             return Ok(());
         }
         let cgroups = &self.node.runtime.cgroups;
@@ -242,7 +246,11 @@ mod tests {
     #[test]
     fn containers_that_shrink_are_resized_first() {
         let p = pod(json!({"containers": [{"name": "a"}]}));
-        let allocated = |shares, quota, memory| AllocatedResources { cpu: (shares, quota), memory };
+        let allocated = |shares, quota, memory| AllocatedResources {
+            cpu: (shares, quota),
+            memory,
+            memory_request: 0,
+        };
         let shrinks = |from, to| {
             let (member, linux) = (&p.containers[0], cri::LinuxContainerResources::default());
             ContainerResize { member, id: String::new(), from, to, linux }.shrinks()
