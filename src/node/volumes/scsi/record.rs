@@ -227,7 +227,7 @@ mod tests {
         let uid: Arc<str> = "a".into();
         assert_eq!(volumes_of_all_pods(root), [(uid, vec![files.clone()])]);
         std::fs::write(pod.join(RECORDS).join("damaged.json"), "{").unwrap();
-        assert_eq!(volumes_of_pod(root, &pod).unwrap(), [files.clone()]);
+        assert_eq!(volumes_of_pod(root, &pod).unwrap(), std::slice::from_ref(&files));
         files.remove(&pod).unwrap();
         files.remove(&pod).unwrap();
         assert!(volumes_of_pod(root, &pod).unwrap().is_empty());

@@ -122,7 +122,6 @@ mod tests {
             boot_id: "b".into(),
             machine_id: "m".into(),
             system_uuid: "s".into(),
-            ..Machine::default()
         };
         let mut out = String::new();
         write(&mut out, &machine, Parts { cores: 2, sockets: 1, swap: 5 });

@@ -239,10 +239,9 @@ fn a_restart_removes_unfinished_directories_with_their_limits() {
     for (at, step) in steps.iter().enumerate() {
         let unfinished = store.unfinished(StoredKind::Volume, "pvc-a");
         std::fs::create_dir(&unfinished).unwrap();
-        let project_id = Some(store.free_project().unwrap());
-        let record = LocalVolume { project_id, ..kept.clone() };
+        let project = store.free_project().unwrap();
+        let record = LocalVolume { project_id: Some(project), ..kept.clone() };
         write_record(&unfinished, &record).unwrap();
-        let project = project_id.unwrap();
         if at >= 1 {
             fake.set_limit(&store.root, project, record.size).unwrap();
         }

@@ -6,6 +6,9 @@ use serde_json::Value;
 use super::*;
 use crate::cgroups::PodGroupConfig;
 
+/// A container by its name, state and exit code.
+type Observed<'a> = (&'a str, ObservedState, i32);
+
 /// The status that follows `previous`. Containers have a name, a state, and an exit code.
 fn next(
     pod: &Pod,
@@ -77,7 +80,7 @@ fn shown(status: &core::PodStatus) -> String {
 fn containers_are_stopped_removed_and_started_again() {
     let pod = pod(json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}],
         "containers": [{"name": "a"}, with_rule("b", "Never")]}));
-    let steps: [(&[(&str, ObservedState, i32)], &str); 8] = [
+    let steps: [(&[Observed<'_>], &str); 8] = [
         (
             &[("i", Exited, 0), ("a", Running, 0), ("b", Running, 0)],
             "Running False: i 0 0, a 0 Running, b 0 Running",
