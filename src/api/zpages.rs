@@ -39,7 +39,7 @@ pub struct Statusz {
 
 /// The content of a page.
 #[derive(Debug, Clone, Copy)]
-pub enum Content<'a> {
+pub enum PageContent<'a> {
     /// `/statusz`
     Statusz(&'a Statusz),
     /// `/flagz`: values by the names of flags, without secrets.
@@ -70,7 +70,7 @@ pub struct Page {
     pub body: String,
 }
 
-impl Content<'_> {
+impl PageContent<'_> {
     /// The kind of the object.
     fn kind(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl Content<'_> {
 }
 
 /// The response to a request for the page of a component, such as `apiserver`.
-pub fn page(component: &str, content: Content<'_>, request: PageRequest<'_>) -> Page {
+pub fn page(component: &str, content: PageContent<'_>, request: PageRequest<'_>) -> Page {
     if request.accept.trim().is_empty() {
         return plain(component, content, request.random);
     }
@@ -103,7 +103,7 @@ pub fn page(component: &str, content: Content<'_>, request: PageRequest<'_>) -> 
 }
 
 /// The text for people.
-fn plain(component: &str, content: Content<'_>, random: u64) -> Page {
+fn plain(component: &str, content: PageContent<'_>, random: u64) -> Page {
     let name = content.name();
     let mut body = format!(
         "\n{component} {name}\nWarning: This endpoint is not meant to be machine parseable, has no \
@@ -112,8 +112,8 @@ fn plain(component: &str, content: Content<'_>, random: u64) -> Page {
     let at = usize::try_from(random % 4).unwrap_or_default();
     let delimiter = DELIMITERS.get(at).copied().unwrap_or(":");
     match content {
-        Content::Statusz(status) => body.push_str(&status.text(delimiter)),
-        Content::Flagz(flags) => {
+        PageContent::Statusz(status) => body.push_str(&status.text(delimiter)),
+        PageContent::Flagz(flags) => {
             for (flag, value) in flags {
                 let _ = writeln!(body, "{flag}{delimiter}{value}");
             }
@@ -126,7 +126,7 @@ fn plain(component: &str, content: Content<'_>, random: u64) -> Page {
 /// An object of a version.
 fn structured(
     component: &str,
-    content: Content<'_>,
+    content: PageContent<'_>,
     (media, version): (Media, &str),
     pretty: bool,
 ) -> Page {
@@ -177,7 +177,7 @@ fn encode(value: &Value, media: Media, pretty: bool) -> String {
     }
 }
 
-impl Content<'_> {
+impl PageContent<'_> {
     /// The members of the object beside its type and metadata.
     fn members(self) -> Value {
         match self {
@@ -251,7 +251,7 @@ mod tests {
 
     fn of(accept: &str) -> Page {
         let request = PageRequest { accept, pretty: false, random: 4 };
-        page("test-server", Content::Statusz(&status()), request)
+        page("test-server", PageContent::Statusz(&status()), request)
     }
 
     /// The cases of `TestHandleStatusz`.
@@ -319,7 +319,11 @@ mod tests {
         let flags: BTreeMap<String, String> =
             [("b", "2"), ("a", "[1,2]")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
         let of = |accept, random| {
-            page("kubelet", Content::Flagz(&flags), PageRequest { accept, random, pretty: false })
+            page(
+                "kubelet",
+                PageContent::Flagz(&flags),
+                PageRequest { accept, random, pretty: false },
+            )
         };
         assert!(of("", 2).body.ends_with("debugging purposes only.\na=[1,2]\nb=2\n"));
         let page = of("application/json;v=v1beta1;g=config.k8s.io;as=Flagz", 0);

@@ -26,7 +26,7 @@ pub(crate) use list::fuzz as fuzz_token;
 use std::sync::Arc;
 
 use api::Status;
-use api::zpages::{Content, Statusz};
+use api::zpages::{PageContent, Statusz};
 use http::{Method, Request, Response, StatusCode};
 use sorting::CompactSort as _;
 
@@ -302,10 +302,10 @@ pub(crate) async fn serve_path(
         }
         // Upstream's mux serves these paths for each method.
         "statusz" if path == "/statusz" => {
-            zpages::respond(Content::Statusz(&status_page(inner)), request.headers(), query)
+            zpages::respond(PageContent::Statusz(&status_page(inner)), request.headers(), query)
         }
         "flagz" if path == "/flagz" => {
-            zpages::respond(Content::Flagz(&inner.config.flags), request.headers(), query)
+            zpages::respond(PageContent::Flagz(&inner.config.flags), request.headers(), query)
         }
         "" if is_read => root_paths(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),

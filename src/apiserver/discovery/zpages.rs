@@ -1,6 +1,6 @@
 //! Serves `/statusz` and `/flagz` of the API server.
 
-use api::zpages::{Content, Page, PageRequest};
+use api::zpages::{Page, PageContent, PageRequest};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -12,7 +12,11 @@ use crate::request::{Query, negotiate};
 const COMPONENT: &str = "apiserver";
 
 /// The page with this content in the form that the client accepts.
-pub(crate) fn respond(content: Content<'_>, headers: &HeaderMap, query: &Query) -> Response<Body> {
+pub(crate) fn respond(
+    content: PageContent<'_>,
+    headers: &HeaderMap,
+    query: &Query,
+) -> Response<Body> {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let pretty = negotiate::wants_pretty(headers, query);
     let request = PageRequest { accept, pretty, random: base::clock::random_u64() };

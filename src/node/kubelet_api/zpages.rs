@@ -1,6 +1,6 @@
 //! `/statusz` and `/flagz` of the kubelet.
 
-use api::zpages::{Content, Page, PageRequest, Statusz};
+use api::zpages::{Page, PageContent, PageRequest, Statusz};
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT, WARNING};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -25,15 +25,15 @@ pub(super) fn statusz(api: &KubeletApi, head: &Parts) -> Response<Body> {
         binary_version: version.trim_start_matches('v').to_owned(),
         paths: LISTED.map(str::to_owned).to_vec(),
     };
-    respond(Content::Statusz(&status), head)
+    respond(PageContent::Statusz(&status), head)
 }
 
 /// The page `/flagz`.
 pub(super) fn flagz(api: &KubeletApi, head: &Parts) -> Response<Body> {
-    respond(Content::Flagz(&api.node.identity.config.flags), head)
+    respond(PageContent::Flagz(&api.node.identity.config.flags), head)
 }
 
-fn respond(content: Content<'_>, head: &Parts) -> Response<Body> {
+fn respond(content: PageContent<'_>, head: &Parts) -> Response<Body> {
     let header = |name: HeaderName| {
         head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     };
@@ -69,7 +69,7 @@ mod tests {
         let flags = std::collections::BTreeMap::from([("v".to_owned(), "4".to_owned())]);
         let accept = "application/json;v=v1alpha1;g=config.k8s.io;as=Flagz";
         let request = http::Request::get("/flagz").header(ACCEPT, accept).body(()).unwrap();
-        let response = respond(Content::Flagz(&flags), &request.into_parts().0);
+        let response = respond(PageContent::Flagz(&flags), &request.into_parts().0);
         let header = |name| response.headers().get(name).map(|v: &HeaderValue| v.to_str().unwrap());
         let kind = "application/json;g=config.k8s.io;v=v1alpha1;as=Flagz";
         assert_eq!(header(CONTENT_TYPE), Some(kind));

@@ -11,7 +11,7 @@ use crate::resource_managers::cpu_topology::Level;
 use crate::resource_managers::machine_topology::MachineTopology;
 
 /// A metric of the machine.
-struct Figure {
+struct MachineMetric {
     name: &'static str,
     help: &'static str,
     /// Name and value of a further label.
@@ -19,8 +19,8 @@ struct Figure {
     value: u64,
 }
 
-const fn figure(name: &'static str, help: &'static str, value: u64) -> Figure {
-    Figure { name, help, label: None, value }
+const fn metric(name: &'static str, help: &'static str, value: u64) -> MachineMetric {
+    MachineMetric { name, help, label: None, value }
 }
 
 /// Parts of the machine.
@@ -51,25 +51,25 @@ impl Parts {
 /// of non-volatile memory, for which cAdvisor needs a library of Intel: they are zero there, too.
 pub(super) fn write(out: &mut String, machine: &Machine, parts: Parts) {
     let number = |value: i64| u64::try_from(value).unwrap_or_default();
-    let nvm = |mode| Figure {
+    let nvm = |mode| MachineMetric {
         label: Some(("mode", mode)),
-        ..figure("machine_nvm_capacity", NVM_HELP, 0)
+        ..metric("machine_nvm_capacity", NVM_HELP, 0)
     };
-    let figures = [
-        figure("machine_cpu_books", "Number of CPU books.", 0),
-        figure("machine_cpu_cores", "Number of logical CPU cores.", number(machine.cpus)),
-        figure("machine_cpu_drawers", "Number of CPU drawers.", 0),
-        figure("machine_cpu_physical_cores", "Number of physical CPU cores.", parts.cores),
-        figure("machine_cpu_sockets", "Number of CPU sockets.", parts.sockets),
-        figure(
+    let metrics = [
+        metric("machine_cpu_books", "Number of CPU books.", 0),
+        metric("machine_cpu_cores", "Number of logical CPU cores.", number(machine.cpus)),
+        metric("machine_cpu_drawers", "Number of CPU drawers.", 0),
+        metric("machine_cpu_physical_cores", "Number of physical CPU cores.", parts.cores),
+        metric("machine_cpu_sockets", "Number of CPU sockets.", parts.sockets),
+        metric(
             "machine_memory_bytes",
             "Amount of memory installed on the machine.",
             number(machine.memory),
         ),
-        figure("machine_nvm_avg_power_budget_watts", "NVM power budget.", 0),
+        metric("machine_nvm_avg_power_budget_watts", "NVM power budget.", 0),
         nvm("app_direct_mode"),
         nvm("memory_mode"),
-        figure("machine_swap_bytes", "Amount of swap memory available on the machine.", parts.swap),
+        metric("machine_swap_bytes", "Amount of swap memory available on the machine.", parts.swap),
     ];
     let _ = write!(
         out,
@@ -80,7 +80,7 @@ pub(super) fn write(out: &mut String, machine: &Machine, parts: Parts) {
     );
     write_result(out, "container_scrape_error", "getting container metrics, 0 otherwise");
     let mut last = "";
-    for Figure { name, help, label, value } in figures {
+    for MachineMetric { name, help, label, value } in metrics {
         if name != last {
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n");
         }
