@@ -14,7 +14,7 @@ use crate::eviction::ranking;
 use crate::pods::capacity;
 use crate::pods::cri_config;
 use crate::pods::pod::{ContainerRole, Pod};
-use crate::pods::rejection::{Rejection, STATUS_PREFIX};
+use crate::pods::rejection::Rejection;
 use crate::pods::resources;
 use crate::pods::resources::Qos;
 
@@ -54,7 +54,7 @@ fn pressure(conditions: PressureConditions, pod: &Pod) -> Option<Rejection> {
     if only_memory && (resources::qos(pod) != Qos::BestEffort || tolerates) {
         return None;
     }
-    let message = format!("{STATUS_PREFIX}The node had condition: [{}]. ", names.join(" "));
+    let message = format!("The node had condition: [{}]. ", names.join(" "));
     Some(Rejection::new(ranking::REASON, message))
 }
 
@@ -95,8 +95,7 @@ fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<Rejection> {
     if host_ports_clash(pod, others) {
         return Some(Rejection::new(
             "NodePorts",
-            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the \
-             requested pod ports",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
         ));
     }
     None
@@ -114,8 +113,7 @@ fn selector(node_name: &str, labels: &BTreeMap<String, String>, pod: &Pod) -> Op
     }
     Some(Rejection::new(
         NODE_AFFINITY,
-        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node \
-         affinity/selector",
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
     ))
 }
 
@@ -208,16 +206,16 @@ mod tests {
         assert_eq!(reason([false; 3], best.clone()), None);
         assert_eq!(
             reason(only_memory, best.clone()).unwrap(),
-            "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "
+            "Evicted: The node had condition: [MemoryPressure]. "
         );
         assert_eq!(reason(only_memory, json!({"containers": effort})), None);
         assert_eq!(
             reason([true, true, false], json!({"containers": effort})).unwrap(),
-            "Evicted: Pod was rejected: The node had condition: [MemoryPressure DiskPressure]. "
+            "Evicted: The node had condition: [MemoryPressure DiskPressure]. "
         );
         assert_eq!(
             reason([false, false, true], json!({"containers": effort})).unwrap(),
-            "Evicted: Pod was rejected: The node had condition: [PIDPressure]. "
+            "Evicted: The node had condition: [PIDPressure]. "
         );
         assert_eq!(
             reason([true; 3], json!({"containers": effort, "priority": 2_000_000_000})),

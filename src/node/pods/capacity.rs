@@ -23,7 +23,7 @@ pub(crate) fn insufficient_resource(
         return Some(Rejection::new(
             "OutOfpods",
             format!(
-                "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: \
+                "Node didn't have enough resource: pods, requested: 1, used: \
                  {}, capacity: {}",
                 others.len(),
                 most.value()
@@ -47,7 +47,7 @@ pub(crate) fn insufficient_resource(
         if wanted.plus(used) > capacity {
             let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
             let message = format!(
-                "Pod was rejected: Node didn't have enough resource: {name}, requested: {}, used: \
+                "Node didn't have enough resource: {name}, requested: {}, used: \
                  {}, capacity: {}",
                 number(wanted),
                 number(used),

@@ -2,6 +2,8 @@
 
 use base::metrics::Family;
 
+use crate::status::pod::PodFailure;
+
 /// Reason of a pod that fails for a cause outside of its specification
 /// (`lifecycle.UnexpectedAdmissionError`).
 pub(crate) const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
@@ -68,13 +70,19 @@ pub(crate) fn render_metrics() -> String {
 pub(crate) struct Rejection {
     /// Reason of the pod's status, such as `OutOfcpu`.
     pub(crate) reason: String,
-    /// Message of the pod's status.
+    /// Message of the event, and of the pod's status after [`STATUS_PREFIX`].
     pub(crate) message: String,
 }
 
 impl Rejection {
     pub(crate) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), message: message.into() }
+    }
+
+    /// The failure of the pod, whose status shows the message with [`STATUS_PREFIX`].
+    pub(crate) fn failure(self) -> PodFailure {
+        let message = format!("{STATUS_PREFIX}{}", self.message);
+        PodFailure { reason: self.reason, message, grace: None, disruption: false }
     }
 }
 

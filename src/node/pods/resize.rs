@@ -164,10 +164,7 @@ pub(crate) fn allocate(
         },
         None => match capacity::insufficient_resource(&wanted, &others(), allocatable) {
             None => return (wanted, None),
-            Some(Rejection { reason, message }) => {
-                let message = message.trim_start_matches("Pod was rejected: ").to_owned();
-                DeferredResize { infeasible, message, reason }
-            }
+            Some(Rejection { reason, message }) => DeferredResize { infeasible, message, reason },
         },
     };
     let kept = resources(current);

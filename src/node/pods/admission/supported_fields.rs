@@ -62,10 +62,7 @@ pub(crate) fn unsupported_field(pod: &Pod, features: NodeFeatures) -> Option<Rej
     let field = unsupported_by_runtime(pod, features.runtime)
         .or_else(|| selinux_labels(pod).filter(|_| features.selinux))
         .or_else(|| unsupported_by_table(pod))?;
-    Some(Rejection::new(
-        "UnsupportedByNode",
-        format!("Pod was rejected: {field} is not supported by this node"),
-    ))
+    Some(Rejection::new("UnsupportedByNode", format!("{field} is not supported by this node")))
 }
 
 /// Whether a container has a profile other than `Unconfined`.
@@ -139,7 +136,7 @@ mod tests {
         let message = |field: &str| {
             Some(Rejection::new(
                 "UnsupportedByNode",
-                format!("Pod was rejected: {field} is not supported by this node"),
+                format!("{field} is not supported by this node"),
             ))
         };
         let c = json!([{"name": "a", "image": "b"}]);

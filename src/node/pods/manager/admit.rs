@@ -25,17 +25,12 @@ impl PodManager {
             return None;
         }
         if self.node.identity.config.machine_shutdown.is_in_progress() {
-            return Some(PodFailure {
-                reason: "NodeShutdown".to_owned(),
-                message: "Pod was rejected as the node is shutting down.".to_owned(),
-                grace: None,
-                disruption: false,
-            });
+            let message = "Pod was rejected as the node is shutting down.";
+            return Some(Rejection::new("NodeShutdown", message).failure());
         }
         let others = self.other_active_pods(pod);
-        let Rejection { reason, message } =
-            admission::check(&self.node.identity, &self.node.caches, pod, &others)?;
-        Some(PodFailure { reason, message, grace: None, disruption: false })
+        let rejection = admission::check(&self.node.identity, &self.node.caches, pod, &others)?;
+        Some(rejection.failure())
     }
 
     /// Reads the Node's labels and reconciles the pod again.

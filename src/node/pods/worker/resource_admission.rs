@@ -11,7 +11,6 @@ use crate::pods::observed::ObservedPod;
 use crate::pods::plan::Plan;
 use crate::pods::pod::Pod;
 use crate::pods::rejection;
-use crate::status::pod::PodFailure;
 
 impl Worker {
     /// Allocates the resources of a pod that is about to start, once. A pod of which a container
@@ -58,16 +57,12 @@ impl Worker {
                 None
             }
             Some(Err(error)) => {
-                let rejection::Rejection { reason, message } = error.rejection();
+                let rejection = error.rejection();
+                let (reason, message) = (&rejection.reason, &rejection.message);
                 let recorder = &self.node.api.events;
-                recorder.pod_event(pod, EventType::Warning, &reason, message.clone());
-                rejection::count(&reason);
-                self.reporter.failure = Some(PodFailure {
-                    reason,
-                    message: format!("Pod was rejected: {message}"),
-                    grace: None,
-                    disruption: false,
-                });
+                recorder.pod_event(pod, EventType::Warning, reason, message);
+                rejection::count(reason);
+                self.reporter.failure = Some(rejection.failure());
                 Some(Step::Now)
             }
         }
