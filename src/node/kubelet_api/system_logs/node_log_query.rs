@@ -243,8 +243,10 @@ impl LogOptions {
 pub(super) fn open_beneath(root: &Path, file: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
     let directory = File::open(root)
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))?;
+    // openat2 refuses flags that have no effect with O_PATH.
+    let more = if flags.contains(OFlag::O_PATH) { OFlag::empty() } else { OFlag::O_NONBLOCK };
     let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+        .flags(flags | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     openat2(&directory, file, how)
 }
