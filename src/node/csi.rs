@@ -37,7 +37,6 @@ use crate::config::Config;
 use crate::pods::objects::OBJECTS_WAIT;
 use crate::pods::pod::Pod;
 use crate::volume_usage::UsageCache;
-use crate::volumes::may_be_attached;
 
 use drivers::CsiDrivers;
 use error::CsiError;
@@ -46,6 +45,7 @@ use locks::OperationLocks;
 use node_info::{NodeInfoError, NodeInfoWriter};
 use record::StagedVolume;
 pub(crate) use registration::CsiPluginHandler;
+use source::may_be_attached;
 use unstaging::UnstagingVolumes;
 
 /// What this process knows about the size of a volume.

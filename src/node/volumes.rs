@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
-use crate::csi::source::{CsiVolume, is_inline};
+use crate::csi::source::{CsiVolume, may_be_attached};
 use crate::pods::cri_config;
 use crate::pods::cri_config::{InvalidPodSpec, expand, hosts};
 use crate::pods::handle::DesiredPod;
@@ -53,13 +53,6 @@ pub(crate) struct PodVolumes {
     pub(crate) paths: HashMap<String, VolumePath>,
     /// When a token or certificate in a volume has to be refreshed.
     pub(crate) refresh_at: Option<Instant>,
-}
-
-/// Whether a volume may be one that is attached to nodes: that of a claim or of a CSI driver, or a
-/// disk of iSCSI or Fibre Channel.
-pub(crate) fn may_be_attached(volume: &core::Volume) -> bool {
-    let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-    has_claim || is_inline(volume) || volume.iscsi.is_some() || volume.fc.is_some()
 }
 
 /// Whether the volumes can be set up without a wait: all objects are cached, and there is no claim

@@ -37,6 +37,13 @@ pub(crate) fn is_inline(volume: &core::Volume) -> bool {
     volume.csi.is_some() || Plugin::of_inline(volume).is_some()
 }
 
+/// Whether a volume may be one that is attached to nodes: that of a claim or of a CSI driver, or a
+/// disk of iSCSI or Fibre Channel.
+pub(crate) fn may_be_attached(volume: &core::Volume) -> bool {
+    let has_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+    has_claim || is_inline(volume) || volume.iscsi.is_some() || volume.fc.is_some()
+}
+
 /// A CSI volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CsiVolume {

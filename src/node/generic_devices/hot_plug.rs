@@ -141,11 +141,13 @@ impl HotPlug {
     pub(super) async fn changed(&mut self) {
         loop {
             let Self { uevents, directories } = self;
+            let of_uevents = uevents.as_mut().map(UeventSocket::changed);
+            let of_directories = directories.as_mut().map(DirectoryWatcher::changed);
             let outcome = tokio::select! {
-                outcome = changed_or_pending(uevents.as_mut().map(UeventSocket::changed)) => {
+                outcome = changed_or_pending(of_uevents) => {
                     outcome.inspect_err(|_| *uevents = None)
                 }
-                outcome = changed_or_pending(directories.as_mut().map(DirectoryWatcher::changed)) => {
+                outcome = changed_or_pending(of_directories) => {
                     outcome.inspect_err(|_| *directories = None)
                 }
             };

@@ -2,8 +2,6 @@
 
 use base::metrics::Family;
 
-use crate::status::pod::PodFailure;
-
 /// Reason of a pod that fails for a cause outside of its specification
 /// (`lifecycle.UnexpectedAdmissionError`).
 pub(crate) const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
@@ -77,12 +75,6 @@ pub(crate) struct Rejection {
 impl Rejection {
     pub(crate) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), message: message.into() }
-    }
-
-    /// The failure of the pod, whose status shows the message with [`STATUS_PREFIX`].
-    pub(crate) fn failure(self) -> PodFailure {
-        let message = format!("{STATUS_PREFIX}{}", self.message);
-        PodFailure { reason: self.reason, message, grace: None, disruption: false }
     }
 }
 

@@ -194,8 +194,8 @@ pub const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kuberne
 pub const APP_ARMOR_DEPRECATED: &str =
     "deprecated since v1.30; use the \"appArmorProfile\" field instead";
 
-/// Returns the AppArmor profile that the value of an annotation names, whose validity is not checked
-/// (`ApparmorFieldForAnnotation`).
+/// Returns the AppArmor profile that the value of an annotation names, whose validity is not
+/// checked (`ApparmorFieldForAnnotation`).
 pub fn app_armor_profile(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),

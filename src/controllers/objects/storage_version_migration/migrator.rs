@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::resource_version::compare;
+use api::resource_version::{NotWellFormed, compare};
 use base::Shutdown;
 use client::{Action, Client, Error, Informer};
 use http::Method;
@@ -34,6 +34,16 @@ const WORKERS: usize = 5;
 const PAGE: usize = 500;
 /// The media type of a list of metadata.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+/// Why the objects of a resource cannot be counted.
+#[derive(Debug, thiserror::Error)]
+enum CountError {
+    /// The resource version of an object is no number.
+    #[error(transparent)]
+    Version(#[from] NotWellFormed),
+    #[error(transparent)]
+    Api(#[from] Error),
+}
 
 struct Migrator {
     client: Client,
@@ -196,9 +206,12 @@ impl Migrator {
         served: &Served,
         version: &str,
     ) -> Result<Action, Error> {
-        let mut progress = match self.count(served, version).await? {
+        let mut progress = match self.count(served, version).await {
             Ok(progress) => progress,
-            Err(error) => return self.fail(migration, None, &error.to_string()).await,
+            Err(CountError::Version(error)) => {
+                return self.fail(migration, None, &error.to_string()).await;
+            }
+            Err(CountError::Api(error)) => return Err(error),
         };
         let mut pages = Pages::new(&served.gvr);
         while let Some(page) = pages.next(&self.client).await? {
@@ -240,13 +253,8 @@ impl Migrator {
         cached.is_some_and(|cached| *cached.uid == *text(migration, "/metadata/uid"))
     }
 
-    /// Counts all objects, and those that are to be rewritten. The inner error is that of an object
-    /// whose resource version is no number.
-    async fn count(
-        &self,
-        served: &Served,
-        version: &str,
-    ) -> Result<Result<Progress, api::resource_version::NotWellFormed>, Error> {
+    /// Counts all objects, and those that are to be rewritten.
+    async fn count(&self, served: &Served, version: &str) -> Result<Progress, CountError> {
         let mut progress = Progress { left: 0, total: 0 };
         let mut pages = Pages::new(&served.gvr);
         while let Some(page) = pages.next(&self.client).await? {
@@ -255,11 +263,11 @@ impl Migrator {
                 match compare(&item.resource_version, version) {
                     Ok(Ordering::Greater) => {}
                     Ok(Ordering::Less | Ordering::Equal) => progress.left += 1,
-                    Err(error) => return Ok(Err(error)),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
-        Ok(Ok(progress))
+        Ok(progress)
     }
 
     /// Patches an object without a change, if it still has the listed resource version.

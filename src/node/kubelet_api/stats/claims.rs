@@ -7,11 +7,11 @@ use std::sync::Arc;
 use base::metrics::Family;
 
 use super::storage;
+use crate::csi::source::may_be_attached;
 use crate::kubelet_api::state::KubeletApi;
 use crate::pods::observed::ObservedPod;
 use crate::pods::pod::Pod;
 use crate::volume_usage::{COLLECTION_DURATION, PodUsage, VolumeUsage};
-use crate::volumes::may_be_attached;
 
 /// The labels of all families.
 const LABELS: &[&str] = &["namespace", "persistentvolumeclaim"];

@@ -87,10 +87,11 @@ pub(super) fn serve(api: &Arc<KubeletApi>, query: NodeLogQuery) -> Response<Body
     api.node.tasks.spawn(Kind::Request, "journal", async move {
         let mut output = Output { chunks: sender.clone(), left: OUTPUT_MAX };
         let until = base::clock::now() + TIMEOUT;
+        let copy = copy(&query, &root, &path, &mut output);
         let copied = tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = sender.closed() => return Ok(()),
-            copied = tokio::time::timeout_at(until, copy(&query, &root, &path, &mut output)) => copied,
+            copied = tokio::time::timeout_at(until, copy) => copied,
         };
         match copied {
             Ok(Ok(()) | Err(LogError::Client)) | Err(_) => {}

@@ -26,11 +26,11 @@ impl PodManager {
         }
         if self.node.identity.config.machine_shutdown.is_in_progress() {
             let message = "Pod was rejected as the node is shutting down.";
-            return Some(Rejection::new("NodeShutdown", message).failure());
+            return Some(Rejection::new("NodeShutdown", message).into());
         }
         let others = self.other_active_pods(pod);
         let rejection = admission::check(&self.node.identity, &self.node.caches, pod, &others)?;
-        Some(rejection.failure())
+        Some(rejection.into())
     }
 
     /// Reads the Node's labels and reconciles the pod again.

@@ -149,8 +149,8 @@ impl PodActions {
         })
     }
 
-    /// Creates the directories of a pod. With `raises_limits`, also creates its cgroup or raises the
-    /// limits of it.
+    /// Creates the directories of a pod. With `raises_limits`, also creates its cgroup or raises
+    /// the limits of it.
     fn prepare(&self, pod: &Pod, raises_limits: bool) -> Result<(), SyncError> {
         let dir = self.node.identity.config.pod_dir(&pod.uid);
         let logs = self.node.identity.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);

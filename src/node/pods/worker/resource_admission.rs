@@ -62,7 +62,7 @@ impl Worker {
                 let recorder = &self.node.api.events;
                 recorder.pod_event(pod, EventType::Warning, reason, message);
                 rejection::count(reason);
-                self.reporter.failure = Some(rejection.failure());
+                self.reporter.failure = Some(rejection.into());
                 Some(Step::Now)
             }
         }

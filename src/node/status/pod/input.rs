@@ -10,6 +10,7 @@ use api::k8s::jiff::Timestamp;
 use crate::cgroups::PodGroupConfig;
 use crate::pods::observed::ObservedPod;
 use crate::pods::plan::ProbeResults;
+use crate::pods::rejection::{Rejection, STATUS_PREFIX};
 use crate::pods::resize::DeferredResize;
 
 /// Reason and message of the waiting state of a container that should run.
@@ -28,6 +29,13 @@ pub(crate) struct PodFailure {
     pub(crate) grace: Option<i64>,
     /// The pod was evicted in favour of others, which sets the condition `DisruptionTarget`.
     pub(crate) disruption: bool,
+}
+
+impl From<Rejection> for PodFailure {
+    fn from(rejection: Rejection) -> Self {
+        let message = format!("{STATUS_PREFIX}{}", rejection.message);
+        Self { reason: rejection.reason, message, grace: None, disruption: false }
+    }
 }
 
 /// Input of a status besides the pod.
