@@ -22,17 +22,17 @@ pub(crate) type DetachingVolumes = UnstagingVolumes<GlobalVolume>;
 #[derive(Debug)]
 pub(crate) struct Scsi {
     /// The directory of the kubelet.
-    pub(in crate::volumes) root: PathBuf,
-    pub(in crate::volumes) client: Client,
+    pub(crate) root: PathBuf,
+    pub(crate) client: Client,
     /// `/sys` and `/dev`.
-    pub(in crate::volumes) files: DeviceFiles,
+    pub(crate) files: DeviceFiles,
     /// `iscsiadm`, `mount` and others.
-    pub(in crate::volumes) programs: Arc<dyn Programs>,
+    pub(crate) programs: Arc<dyn Programs>,
     /// One operation at a time on each pod, volume and iSCSI target.
-    pub(in crate::volumes) locks: OperationLocks,
-    pub(in crate::volumes) detaching: DetachingVolumes,
+    pub(crate) locks: OperationLocks,
+    pub(crate) detaching: DetachingVolumes,
     /// Devices that are unmounted and not removed yet, by the global path of their volume.
-    pub(in crate::volumes) removing: Mutex<HashMap<PathBuf, PathBuf>>,
+    pub(crate) removing: Mutex<HashMap<PathBuf, PathBuf>>,
 }
 
 impl Scsi {
@@ -51,10 +51,7 @@ impl Scsi {
 
     /// Waits until no other operation works on an iSCSI target: a login must not race with the
     /// logout of another volume (`targetLocks`).
-    pub(in crate::volumes) async fn lock_target(
-        &self,
-        iqn: &str,
-    ) -> tokio::sync::OwnedMutexGuard<()> {
+    pub(crate) async fn lock_target(&self, iqn: &str) -> tokio::sync::OwnedMutexGuard<()> {
         self.locks.lock(format!("target/{iqn}")).await
     }
 
