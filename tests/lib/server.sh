@@ -74,6 +74,13 @@ refuses() { # name, part of the text, command...: passes if the command fails an
     *) failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got" ;;
   esac
 }
+# A command of suites that send requests beside a load, so that the body is in no shared file.
+body_or_status() { # curl's arguments...: prints the body of the answer, its status if not 200
+  local answer status
+  answer=$(curl -s -w '\n%{http_code}' "$@")
+  status=${answer##*$'\n'}
+  if [ "$status" = 200 ]; then printf %s "${answer%$'\n'*}"; else echo "$status"; fi
+}
 finish() {
   # A suite that ends early fails, whatever it checked before.
   [ "$1" = 0 ] || [ "$failed" != 0 ] || {
