@@ -11,6 +11,7 @@ mod images;
 mod kubelet_args;
 mod kubelet_config;
 mod kubelet_fields;
+mod memory_args;
 mod name;
 mod network_metrics;
 mod node_id;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
-use node::{ImageVerification, ShutdownGracePeriod, SystemLogsConfig};
+use node::{ImageVerification, MemoryConfig, ShutdownGracePeriod, SystemLogsConfig};
 
 use super::eviction_args::{self, EvictionSettings};
 use super::flags;
 use super::images;
 use super::kubelet_config::{FieldArguments, KubeletConfig};
 use super::kubelet_fields;
+use super::memory_args;
 use super::resource_manager_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
@@ -76,6 +77,8 @@ pub(super) struct KubeletSettings {
     pub(super) restart_delay_max: Option<Duration>,
     /// The number of ids of a pod with a user namespace, which only files set.
     pub(super) ids_per_pod: Option<u32>,
+    /// The use of memory beside its limits, which only files set.
+    pub(super) memory: MemoryConfig,
     /// What is served at `/logs/`, which only files set.
     pub(super) system_logs: SystemLogsConfig,
     /// The fields that files and arguments give.
@@ -110,6 +113,7 @@ impl KubeletSettings {
         set(&mut config.restart_delay_max, &self.restart_delay_max);
         set(&mut config.ids_per_pod, &self.ids_per_pod);
         config.healthz = self.healthz;
+        config.memory = self.memory;
         config.system_logs = self.system_logs;
         config.given_fields = Arc::clone(&self.fields);
         config.pod_pids_max = self.pod_pids_max;
@@ -150,6 +154,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     settings.restart_delay_max = restart_delay_max(&own)?;
     settings.image_verification = image_verification(&own)?;
     settings.ids_per_pod = ids_per_pod(&own)?;
+    settings.memory = memory_args::parse(&own)?;
     settings.system_logs = system_logs(&own)?;
     settings.fields = Arc::new(kubelet_fields::given(&files, given));
     settings.without_effect.append(&mut own.without_effect);
@@ -269,6 +274,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         restart_delay_max: None,
         ids_per_pod: None,
         shutdown_grace: None,
+        memory: MemoryConfig::default(),
         system_logs: SystemLogsConfig::default(),
         fields: Arc::default(),
         without_effect: arguments.without_effect,
@@ -577,6 +583,40 @@ mod tests {
     }
 
     #[test]
+    fn memory_has_a_behavior_of_swap_a_reservation_and_a_throttling_factor() {
+        use node::{MemoryReservation, SwapBehavior};
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("10.conf");
+        let memory = with_file(
+            &file,
+            "memorySwap: {swapBehavior: LimitedSwap}\nmemoryThrottlingFactor: 0.9\n\
+             memoryReservationPolicy: TieredReservation",
+            &[],
+        );
+        let expected = MemoryConfig {
+            swap: SwapBehavior::LimitedSwap,
+            reservation: MemoryReservation::Tiered,
+            throttling_factor: Some(0.9),
+        };
+        assert_eq!(memory.unwrap().memory, expected);
+        for (text, want) in [
+            (
+                "memorySwap: {swapBehavior: UnlimitedSwap}",
+                ": memorySwap.swapBehavior=UnlimitedSwap: must be one of: \"\", \"LimitedSwap\" or",
+            ),
+            (
+                "memoryReservationPolicy: Hard",
+                ": memoryReservationPolicy=Hard: valid options are \"None\" or \"TieredReservation\"",
+            ),
+            ("memoryThrottlingFactor: 0", ": memoryThrottlingFactor=0: must be greater than 0 and"),
+            ("memoryThrottlingFactor: 1.1", ": memoryThrottlingFactor=1.1: must be greater than 0"),
+        ] {
+            let error = with_file(&file, text, &[]).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
     fn files_have_the_decisions_of_arguments_with_their_place() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("10.conf");
@@ -612,7 +652,6 @@ mod tests {
                 ": reservedMemory must be a list of numaNode and limits",
             ),
             ("clusterDNS: [10.0.0.10]", ": clusterDNS is not supported: use --cluster-dns of"),
-            ("memorySwap: {swapBehavior: LimitedSwap}", ": memorySwap.swapBehavior=LimitedSwap is"),
             ("tlsMinVersion: VersionTLS13", ": tlsMinVersion=VersionTLS13 is not supported"),
             (
                 "crashLoopBackOff: {maxContainerRestartPeriod: 0s}",

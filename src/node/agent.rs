@@ -30,6 +30,7 @@ use crate::machine::{Machine, ProcessCounts};
 use crate::plugins;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
+use crate::pods::resources::MemoryControl;
 use crate::pods::shutdown;
 use crate::pods::table::PodTable;
 use crate::resource_managers::{ResourceManagers, ResourceManagersError, cpu_sets};
@@ -296,8 +297,10 @@ fn set_up_cgroups(
     machine: &Machine,
     allocatable: &BTreeMap<String, Quantity>,
 ) -> std::io::Result<Cgroups> {
-    let mut cgroups = Cgroups::new(&config.cgroup_root);
     let of = |name: &str| allocatable.get(name).copied();
+    let for_pods = of("memory").map_or(0, |amount| amount.value());
+    let control = MemoryControl::new(config.memory, machine, for_pods);
+    let mut cgroups = Cgroups::new(&config.cgroup_root, control);
     // The limit of all pods together lies above the eviction threshold: pods are then evicted by
     // rank before the kernel's OOM killer picks a process.
     let reserved = |name: &str| config.reserved_quantity(name).map_or(0, |amount| amount.value());

@@ -2,6 +2,7 @@
 //! hierarchies or v2.
 
 mod accounting;
+pub(crate) mod metrics;
 mod pod_limits;
 mod usage;
 
@@ -13,10 +14,12 @@ pub(crate) use self::accounting::CpuLimit;
 pub(crate) use self::accounting::{DiskCounters, GroupCounters, IoCost, Throttling};
 pub(crate) use self::pod_limits::{PodGroupConfig, are_equal_shares};
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
+#[cfg(test)]
+use crate::config::memory::MemoryConfig;
 use crate::machine;
 use crate::pods::pod::Pod;
 use crate::pods::resources;
-use crate::pods::resources::{CPU_PERIOD, Qos};
+use crate::pods::resources::{CPU_PERIOD, ClassRequests, Hierarchy, MemoryControl, Qos, Setting};
 
 /// The file has this name in both versions.
 const PIDS_MAX: &str = "pids.max";
@@ -41,15 +44,22 @@ pub(crate) struct Cgroups {
     v2: bool,
     /// Sizes of huge pages in bytes that can be limited; set by [`Cgroups::setup`].
     huge_page_sizes: Vec<i64>,
+    memory: MemoryControl,
 }
 
 impl Cgroups {
     /// The tree under `root` (a path in each hierarchy, `/` for the top).
-    pub(crate) fn new(root: &str) -> Self {
+    pub(crate) fn new(root: &str, mut memory: MemoryControl) -> Self {
         let mount = PathBuf::from("/sys/fs/cgroup");
         let v2 = mount.join("cgroup.controllers").exists();
         let top = format!("{}/kubepods", root.trim_end_matches('/'));
-        Self { mount, top, v2, huge_page_sizes: Vec::new() }
+        memory.hierarchy = if v2 { Hierarchy::V2 } else { Hierarchy::V1 };
+        Self { mount, top, v2, huge_page_sizes: Vec::new(), memory }
+    }
+
+    /// What the memory controller does for containers besides its limit.
+    pub(crate) fn memory(&self) -> &MemoryControl {
+        &self.memory
     }
 
     /// Whether the machine uses cgroup v2.
@@ -73,22 +83,21 @@ impl Cgroups {
         controllers.split_whitespace().any(|c| c == "hugetlb")
     }
 
-    /// A tree in a directory, for tests.
+    /// A tree of version 2 in a directory, for tests.
     #[cfg(test)]
     pub(crate) fn in_folder(mount: PathBuf) -> Self {
-        Self { mount, top: "/kubepods".to_owned(), v2: true, huge_page_sizes: Vec::new() }
+        let machine = machine::Machine::default();
+        let mut memory = MemoryControl::new(MemoryConfig::default(), &machine, 0);
+        memory.hierarchy = Hierarchy::V2;
+        Self { mount, top: "/kubepods".to_owned(), v2: true, huge_page_sizes: Vec::new(), memory }
     }
 
-    /// Settings of every container's v2 group besides its own resources: an OOM kill ends the whole
-    /// container, and swap is disabled, as the kubelet's defaults are. A kernel without swap
-    /// accounting has no file for the limit, and the runtime would fail to create the container.
-    pub(crate) fn of_every_container(&self) -> &'static [(&'static str, &'static str)] {
-        let all: &'static [_] = &[("memory.oom.group", "1"), ("memory.swap.max", "0")];
-        let swap = || self.mount.join(self.top.trim_start_matches('/')).join("memory.swap.max");
+    /// Whether the kernel accounts for swap. The root of version 2 has no file for the limit.
+    fn accounts_for_swap(&self) -> bool {
+        let top = self.top.trim_start_matches('/');
         match self.v2 {
-            false => &[],
-            true if swap().exists() => all,
-            true => all.get(..1).unwrap_or_default(),
+            true => self.mount.join(top).join("memory.swap.max").exists(),
+            false => self.mount.join("memory/memory.memsw.limit_in_bytes").exists(),
         }
     }
 
@@ -142,6 +151,8 @@ impl Cgroups {
             self.huge_page_sizes =
                 machine::huge_pages().into_iter().map(|(size, _)| size).collect();
         }
+        self.memory.accounts_for_swap = self.accounts_for_swap();
+        self.protect_memory(ClassRequests::default())?;
         self.set(&self.top, "cpu", "cpu.shares", resources::shares(cpu_milli))?;
         self.set(&self.top, "memory", "memory.limit_in_bytes", memory)?;
         if let Some(pids) = pids {
@@ -196,10 +207,33 @@ impl Cgroups {
             let request = resources::pod_request(pod, &resources::huge_page_resource(*size));
             self.limit_huge_pages(&path, *size, request.value())?;
         }
+        self.write(&path, &self.memory.of_pod(pod))?;
         match group.pids_max {
             Some(max) => self.set(&path, "pids", PIDS_MAX, max),
             None => Ok(()),
         }
+    }
+
+    /// Protects the requests of memory of all pods in the groups above theirs, where this is
+    /// configured.
+    ///
+    /// # Errors
+    ///
+    /// A group cannot be written.
+    pub(crate) fn protect_memory(&self, requests: ClassRequests) -> io::Result<()> {
+        metrics::record(self.memory.protected(requests));
+        let (all, burstable) = self.memory.of_classes(requests);
+        self.write(&self.top, &all)?;
+        self.write(&format!("{}/burstable", self.top), &burstable)
+    }
+
+    /// Writes files of a version 2 group that differ; a kernel may lack some of them.
+    fn write(&self, path: &str, settings: &[Setting]) -> io::Result<()> {
+        let folder = self.mount.join(path.trim_start_matches('/'));
+        for (file, value) in settings {
+            write_changed(&folder.join(file), value)?;
+        }
+        Ok(())
     }
 
     /// Limits the huge pages of one size that a group may use.
@@ -208,10 +242,8 @@ impl Cgroups {
         let file = format!("hugetlb.{}.{suffix}", resources::huge_page_unit(size));
         for (name, folder) in self.folders(path) {
             let target = folder.join(&file);
-            let value = bytes.to_string();
-            let is_set = || std::fs::read_to_string(&target).unwrap_or_default().trim() == value;
-            if (self.v2 || name == "hugetlb") && target.exists() && !is_set() {
-                named(&target, std::fs::write(&target, &value))?;
+            if self.v2 || name == "hugetlb" {
+                write_changed(&target, &bytes.to_string())?;
             }
         }
         Ok(())
@@ -261,12 +293,7 @@ impl Cgroups {
             if self.v2 { translate(file, value) } else { (file, value.to_string()) };
         for (name, folder) in self.folders(path) {
             if self.v2 || name == controller {
-                let target = folder.join(file);
-                if target.exists()
-                    && std::fs::read_to_string(&target).unwrap_or_default().trim() != value
-                {
-                    named(&target, std::fs::write(&target, &value))?;
-                }
+                write_changed(&folder.join(file), &value)?;
             }
         }
         Ok(())
@@ -317,6 +344,14 @@ impl Cgroups {
 
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|e| io::Error::new(e.kind(), format!("cgroup {}: {e}", path.display())))
+}
+
+/// Writes a file of a group if it exists and has another value.
+fn write_changed(file: &Path, value: &str) -> io::Result<()> {
+    if file.exists() && std::fs::read_to_string(file).unwrap_or_default().trim() != value {
+        named(file, std::fs::write(file, value))?;
+    }
+    Ok(())
 }
 
 /// A new v1 cpuset is empty and accepts no process until CPUs and memory nodes are set.
@@ -378,8 +413,9 @@ mod tests {
     use super::*;
 
     fn tree(mount: &Path, top: &str, v2: bool) -> Cgroups {
-        let huge_page_sizes = Vec::new();
-        Cgroups { mount: mount.to_owned(), top: top.to_owned(), v2, huge_page_sizes }
+        let mut cgroups = Cgroups::in_folder(mount.to_owned());
+        (cgroups.top, cgroups.v2) = (top.to_owned(), v2);
+        cgroups
     }
 
     #[test]
@@ -411,16 +447,17 @@ mod tests {
     }
 
     #[test]
-    fn swap_is_limited_if_the_kernel_accounts_for_it() {
+    fn a_kernel_may_account_for_swap() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().to_owned();
         let of = |v2| tree(&mount, "/x/kubepods", v2);
-        assert_eq!(of(true).of_every_container(), [("memory.oom.group", "1")]);
+        assert!(!of(true).accounts_for_swap() && !of(false).accounts_for_swap());
         std::fs::create_dir_all(mount.join("x/kubepods")).unwrap();
         std::fs::write(mount.join("x/kubepods/memory.swap.max"), "max\n").unwrap();
-        let both = [("memory.oom.group", "1"), ("memory.swap.max", "0")];
-        assert_eq!(of(true).of_every_container(), both);
-        assert!(of(false).of_every_container().is_empty());
+        assert!(of(true).accounts_for_swap() && !of(false).accounts_for_swap());
+        std::fs::create_dir_all(mount.join("memory")).unwrap();
+        std::fs::write(mount.join("memory/memory.memsw.limit_in_bytes"), "1\n").unwrap();
+        assert!(of(false).accounts_for_swap());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Configuration of the node agent. Everything that is global to the host is a path or a name, so
 //! that several nodes can run on one machine.
 
+pub(crate) mod memory;
 pub(crate) mod thresholds;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use async_trait::async_trait;
 use client::Informers;
 use tokio::sync::watch;
 
+use self::memory::MemoryConfig;
 use self::thresholds::EvictionThresholds;
 use crate::generic_devices::selector::DeviceSelection;
 use crate::image_access::policy::ImageVerification;
@@ -108,6 +110,8 @@ pub struct Config {
     pub reserved: BTreeMap<String, String>,
     /// Resources reserved for Kubernetes itself, in the same form.
     pub kube_reserved: BTreeMap<String, String>,
+    /// Swap, protected requests and throttling of memory.
+    pub memory: MemoryConfig,
     /// The CPU, memory and topology managers.
     pub resource_managers: ResourceManagersConfig,
     /// When pods are evicted.
@@ -352,6 +356,7 @@ impl Config {
             pods_per_core: 0,
             pod_pids_max: None,
             ids_per_pod: IDS_PER_POD,
+            memory: MemoryConfig::default(),
             seccomp_default: false,
             allowed_sysctls: Vec::new(),
             reserved: BTreeMap::new(),

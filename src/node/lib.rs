@@ -40,6 +40,7 @@ mod volume_usage;
 mod volumes;
 
 pub use agent::{NodeError, run};
+pub use config::memory::{MemoryConfig, MemoryReservation, SwapBehavior};
 pub use config::thresholds::{EvictionThresholds, ThresholdError, ThresholdTexts};
 pub use config::{
     Config, KubeletApiConfig, ProcessFamilies, RESTART_DELAY_MAX, RuntimeConfig, SupervisorMetrics,

@@ -8,7 +8,12 @@ use sorting::CompactSort as _;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machine {
     pub(crate) cpus: i64,
+    /// Bytes.
     pub(crate) memory: i64,
+    /// Bytes.
+    pub(crate) swap: i64,
+    /// Bytes.
+    pub(crate) page_size: i64,
     pub(crate) kernel: String,
     pub(crate) os_image: String,
     pub(crate) machine_id: String,
@@ -53,12 +58,12 @@ impl Machine {
     /// Reads `/proc`, `/sys` and `/etc`; missing values are empty.
     pub(crate) fn read() -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let total = memory
-            .lines()
-            .find_map(|l| l.strip_prefix("MemTotal:"))
-            .and_then(|l| l.trim().strip_suffix(" kB"))
-            .and_then(|kb| kb.trim().parse::<i64>().ok())
-            .map_or(0, |kb| kb.saturating_mul(1024));
+        let total = |name: &str| {
+            let line = memory.lines().find_map(|l| l.strip_prefix(name));
+            line.and_then(|l| l.trim().strip_suffix(" kB"))
+                .and_then(|kb| kb.trim().parse::<i64>().ok())
+                .map_or(0, |kb| kb.saturating_mul(1024))
+        };
         let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let os_image = release
             .lines()
@@ -74,7 +79,9 @@ impl Machine {
         Self {
             cpus: std::thread::available_parallelism()
                 .map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
-            memory: total,
+            memory: total("MemTotal:"),
+            swap: total("SwapTotal:"),
+            page_size: page_size(),
             kernel: line("/proc/sys/kernel/osrelease"),
             os_image,
             system_uuid: if uuid.is_empty() { machine_id.clone() } else { uuid },
@@ -82,6 +89,14 @@ impl Machine {
             boot_id: line("/proc/sys/kernel/random/boot_id"),
         }
     }
+}
+
+/// Bytes of a page of memory.
+fn page_size() -> i64 {
+    let size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    // `c_long` has 32 bits on some machines.
+    #[allow(clippy::useless_conversion)]
+    size.map_or(4096, i64::from)
 }
 
 /// A file system: its bytes and inodes, and those free for unprivileged users.

@@ -64,7 +64,10 @@ pub const KUBELET: Component = Component {
         ("exit-on-lock-contention", Refused("kube-lite locks its own directories")),
         ("experimental-allocatable-ignore-eviction", Bool),
         ("fail-cgroupv1", Fixed("false", "nodes with cgroup version 1 are supported")),
-        ("fail-swap-on", Fixed("false", "nodes with swap start; pods do not use it")),
+        (
+            "fail-swap-on",
+            Fixed("false", "nodes with swap start; pods use it only with LimitedSwap"),
+        ),
         ("file-check-frequency", NoEffect(EVENTS)),
         ("hairpin-mode", NoEffect("pods always reach themselves through their Services")),
         ("healthz-bind-address", Value),

@@ -148,9 +148,9 @@ pub const FIELDS: &[Field] = &[
     pointer("maxParallelImagePulls", "max-parallel-image-pulls", Number),
     plain("maxPods", "max-pods", Number),
     plain("memoryManagerPolicy", "memory-manager-policy", Text),
-    own("memoryReservationPolicy", Text, true),
-    own("memorySwap.swapBehavior", Text, true),
-    own("memoryThrottlingFactor", Any, false),
+    own(MEMORY_RESERVATION, Text, true),
+    own(SWAP_BEHAVIOR, Text, true),
+    own(MEMORY_THROTTLING, Any, false),
     own(MERGE_THRESHOLDS, Bool, false),
     own("nodeLeaseDurationSeconds", Number, true),
     pointer("nodeStatusMaxImages", "node-status-max-images", Number),
@@ -212,6 +212,12 @@ pub const EVICTION_HARD: &str = "eviction-hard";
 /// Fields that kube-lite acts on although the kubelet has no argument for them.
 pub const SHUTDOWN: &str = "shutdownGracePeriod";
 /// See [`SHUTDOWN`].
+pub const MEMORY_RESERVATION: &str = "memoryReservationPolicy";
+/// See [`SHUTDOWN`].
+pub const SWAP_BEHAVIOR: &str = "memorySwap.swapBehavior";
+/// See [`SHUTDOWN`].
+pub const MEMORY_THROTTLING: &str = "memoryThrottlingFactor";
+/// See [`SHUTDOWN`].
 pub const IDS_PER_POD: &str = "userNamespaces.idsPerPod";
 /// See [`SHUTDOWN`].
 pub const IMAGE_VERIFICATION: &str = "imagePullCredentialsVerificationPolicy";
@@ -246,9 +252,9 @@ pub const CONFIG_FIELDS: Component = Component {
         ("iptablesMasqueradeBit", NoEffect("the node makes no iptables chains")),
         ("logging.flushFrequency", NoEffect(PROCESS)),
         ("logging.options", Refused("kube-lite writes text lines to standard error")),
-        ("memoryReservationPolicy", Fixed("None", "cgroups of pods have no memory.min")),
-        ("memorySwap.swapBehavior", Fixed("NoSwap", "pods do not use swap")),
-        ("memoryThrottlingFactor", Refused("cgroups of pods have no memory.high")),
+        (MEMORY_RESERVATION, Value),
+        (SWAP_BEHAVIOR, Value),
+        (MEMORY_THROTTLING, Value),
         (MERGE_THRESHOLDS, Value),
         ("nodeLeaseDurationSeconds", Fixed("40", "the duration of leases is fixed")),
         (

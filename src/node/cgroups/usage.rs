@@ -231,8 +231,9 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cgroups) fn tree(mount: &Path, v2: bool) -> Cgroups {
-        let (mount, top) = (mount.to_owned(), "/kubepods".to_owned());
-        Cgroups { mount, top, v2, huge_page_sizes: Vec::new() }
+        let mut cgroups = Cgroups::in_folder(mount.to_owned());
+        cgroups.v2 = v2;
+        cgroups
     }
 
     pub(in crate::cgroups) fn write(mount: &Path, file: &str, text: &str) {

@@ -150,7 +150,7 @@ impl EvictionMonitor {
 
     /// Evicts pods that exceed their own limits on local storage.
     async fn enforce_limits(&self, layout: FileSystemLayout) -> Vec<Arc<WorkerHandle>> {
-        let limited = |p: &Arc<Pod>| local_storage::has_limits(p) && !ranking::is_critical(p);
+        let limited = |p: &Arc<Pod>| local_storage::has_limits(p) && !p.is_critical();
         let pods: Vec<Arc<Pod>> = active(&self.table).into_iter().filter(limited).collect();
         if pods.is_empty() {
             return Vec::new();
@@ -226,7 +226,7 @@ impl EvictionMonitor {
     ) -> Option<Arc<WorkerHandle>> {
         let resource = threshold.signal.resource();
         for (pod, used) in ranked {
-            if ranking::is_critical(pod) {
+            if pod.is_critical() {
                 tracing::debug!(pod = %pod.key, "critical pod is not evicted");
                 continue;
             }

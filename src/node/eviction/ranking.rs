@@ -4,11 +4,9 @@ use std::cmp::Reverse;
 
 use sorting::CompactSort as _;
 
-use crate::pods::pod::{Pod, PodOrigin};
+use crate::pods::pod::Pod;
 use crate::pods::resources;
 
-/// Pods of this priority or higher are never evicted (`scheduling.SystemCriticalPriority`).
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 /// Grace period of a hard eviction, in seconds (`immediateEvictionGracePeriodSeconds`).
 pub(crate) const GRACE: i64 = 1;
 /// Reason of an evicted pod.
@@ -100,11 +98,6 @@ pub(super) enum EvictionOrder {
     Inodes(DiskParts),
     /// The number of processes.
     Processes,
-}
-
-/// Whether a pod is never evicted: static pods and those of the system's priority classes.
-pub(crate) fn is_critical(pod: &Pod) -> bool {
-    pod.origin == PodOrigin::Static || pod.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
 }
 
 /// The request of a pod (`GetResourceRequestQuantity`): with resources of the whole pod, only

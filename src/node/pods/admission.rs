@@ -39,7 +39,7 @@ pub(crate) fn check(
 fn pressure(conditions: PressureConditions, pod: &Pod) -> Option<Rejection> {
     const TAINT: &str = "node.kubernetes.io/memory-pressure";
     let names = conditions.names();
-    if names.is_empty() || ranking::is_critical(pod) {
+    if names.is_empty() || pod.is_critical() {
         return None;
     }
     let tolerates = pod.spec().tolerations.iter().flatten().any(|t| {

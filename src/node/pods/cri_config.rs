@@ -22,7 +22,7 @@ use proto::runtime::v1 as cri;
 use crate::config::Config;
 use crate::pods::observed::label;
 use crate::pods::pod::{Pod, PodContainer};
-use crate::pods::resources;
+use crate::pods::resources::{self, MemoryControl};
 use crate::resource_managers::container_cpus::ContainerCpus;
 
 /// Returns the host name of a pod (63 bytes at most) and its domain, which may be empty.
@@ -160,9 +160,7 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) image_user: (Option<i64>, String),
     /// Container whose process namespace an ephemeral container joins.
     pub(crate) target_id: Option<String>,
-    pub(crate) memory_capacity: i64,
-    /// Settings of every container's v2 cgroup, by file.
-    pub(crate) unified: &'static [(&'static str, &'static str)],
+    pub(crate) memory: &'a MemoryControl,
     /// Huge page sizes, in bytes, that the container's cgroup can limit.
     pub(crate) huge_page_sizes: &'a [i64],
     pub(crate) seccomp_root: &'a Path,
@@ -202,7 +200,7 @@ pub(crate) fn container(
         namespaces.target_id.clone_from(id);
     }
     let (command, args) = (expanded(&c.command), expanded(&c.args));
-    let mut linux = resources::linux(pod, member, input.memory_capacity, input.unified);
+    let mut linux = resources::linux(pod, member, input.memory);
     input.cpus.add_to(&mut linux);
     linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
     let mut annotations = annotations(pod, member, input.restart_count);

@@ -25,7 +25,7 @@ use crate::pods::pod::{Pod, PodOrigin};
 use crate::pods::rejection;
 use crate::pods::resize;
 use crate::pods::resources;
-use crate::pods::resources::Qos;
+use crate::pods::resources::{ClassRequests, Qos};
 use crate::pods::table::PodTable;
 use crate::pods::worker::Worker;
 use crate::runtime::containerd::events::RuntimeSignal;
@@ -274,6 +274,7 @@ impl PodManager {
             is_relevant
         });
         if frees_resources {
+            self.update_class_groups(None);
             self.resume_waiting();
         }
     }
@@ -291,7 +292,7 @@ impl PodManager {
         }
         self.report_rejection(&pod, rejection.as_ref());
         let (pod, resize) = self.allocate(&resize::with_allocated_resources(&pod), pod);
-        self.update_burstable_cpu_weight(&pod);
+        self.update_class_groups(Some(&pod));
         let api_uid = Some(pod.uid.to_string());
         let desired = DesiredPod { api_uid, rejection, resize, ..DesiredPod::new(pod) };
         self.start_worker(desired);
@@ -333,7 +334,7 @@ impl PodManager {
                 mirror.as_deref().and_then(MirrorPod::from_object).filter(|m| m.mirrors(&pod));
             let rejection = self.admit(&pod);
             self.report_rejection(&pod, rejection.as_ref());
-            self.update_burstable_cpu_weight(&pod);
+            self.update_class_groups(Some(&pod));
             let api_uid = mirror.map(|m| m.uid.to_string());
             self.start_worker(DesiredPod { api_uid, rejection, ..DesiredPod::new(pod) });
         }
@@ -354,14 +355,29 @@ impl PodManager {
         }
     }
 
-    /// Sets the CPU weight of the burstable class to the sum of its pods' requests.
-    fn update_burstable_cpu_weight(&self, new: &Arc<Pod>) {
-        let pods = self.table.all().into_iter().map(|(p, _)| p).chain([Arc::clone(new)]);
-        let burstable =
-            pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
-        let milli = burstable.map(|p| resources::pod_requests(&p).cpu_milli).sum();
-        if let Err(error) = self.node.runtime.cgroups.set_burstable_shares(milli) {
-            tracing::debug!(%error, "cannot set the CPU weight of burstable pods");
+    /// Sets the CPU weight of the burstable class, and the protected memory of both classes, to the
+    /// sums of the pods' requests, those of a `new` pod included.
+    fn update_class_groups(&self, new: Option<&Arc<Pod>>) {
+        let pods = self.table.all().into_iter().map(|(p, _)| p).chain(new.cloned());
+        let (mut milli, mut memory) = (0_i64, ClassRequests::default());
+        for pod in pods.filter(|p| !p.is_api_terminal()) {
+            let requests = resources::pod_requests(&pod);
+            match resources::qos(&pod) {
+                Qos::Burstable => {
+                    milli = milli.saturating_add(requests.cpu_milli);
+                    memory.burstable = memory.burstable.saturating_add(requests.memory);
+                }
+                Qos::Guaranteed => {
+                    memory.guaranteed = memory.guaranteed.saturating_add(requests.memory);
+                }
+                Qos::BestEffort => {}
+            }
+        }
+        let cgroups = &self.node.runtime.cgroups;
+        if let Err(error) =
+            cgroups.set_burstable_shares(milli).and_then(|()| cgroups.protect_memory(memory))
+        {
+            tracing::debug!(%error, "cannot update the groups of the classes of pods");
         }
     }
 

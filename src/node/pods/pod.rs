@@ -7,6 +7,9 @@ use std::sync::Arc;
 use api::k8s::api::core::v1 as core;
 use api::{Object, ObjectKey};
 
+/// The lowest priority of the system's priority classes (`SystemCriticalPriority`).
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
 /// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContainerRole {
@@ -189,6 +192,13 @@ impl Pod {
             .max(0)
     }
 
+    /// Whether the node needs the pod (`IsCriticalPod`): static pods and those of the system's
+    /// priority classes.
+    pub(crate) fn is_critical(&self) -> bool {
+        self.origin == PodOrigin::Static
+            || self.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+    }
+
     /// Whether the phase in the API is final.
     pub(crate) fn is_api_terminal(&self) -> bool {
         self.api_status()
@@ -304,5 +314,17 @@ pub(crate) mod tests {
         );
         pod.object.metadata.uid = Some("../x".into());
         assert!(Pod::new(pod.object, PodOrigin::Api).is_none());
+    }
+
+    #[test]
+    fn static_pods_and_pods_of_the_system_are_critical() {
+        let with = |priority| {
+            pod(serde_json::json!({"priority": priority, "containers": [{"name": "a"}]}))
+        };
+        let mut static_pod = with(0);
+        static_pod.origin = PodOrigin::Static;
+        assert!(static_pod.is_critical());
+        assert!(with(2_000_000_000).is_critical());
+        assert!(!with(1_999_999_999).is_critical());
     }
 }

@@ -8,9 +8,10 @@ use api::k8s::api::core::v1 as core;
 use sorting::CollectOrdered as _;
 
 use crate::pods::capacity;
-use crate::pods::pod::Pod;
+use crate::pods::pod::{Pod, PodContainer};
 use crate::pods::pod_level;
 use crate::pods::rejection::Rejection;
+use crate::pods::resources::{MemoryControl, container_request};
 use crate::resource_managers::infeasible_resize::InfeasibleResize;
 
 /// A resize that the node does not do now.
@@ -170,6 +171,18 @@ pub(crate) fn allocate(
     let kept = resources(current);
     let pod = with_resources(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
     (Arc::new(pod), Some(deferred))
+}
+
+/// Whether another request of memory would change the swap of a running container, which is not
+/// possible (`disallowResizeForSwappableContainers`).
+pub(crate) fn changes_swap(memory: &MemoryControl, current: &Pod, wanted: &Pod) -> bool {
+    wanted.containers.iter().any(|member| {
+        let Some(before) = current.container(member.name()) else { return false };
+        let request = |m: &PodContainer| container_request(&m.container, "memory");
+        request(before) != request(member)
+            && !requires_restart(&before.container, "memory")
+            && (memory.uses_swap(wanted, member) || memory.uses_swap(current, before))
+    })
 }
 
 /// Whether a resize of a resource restarts the container.

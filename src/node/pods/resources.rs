@@ -1,6 +1,7 @@
 //! Requests and limits in the units of the kernel: shares, quotas, bytes, scores.
 
 mod allocated;
+mod memory_control;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use sorting::CollectOrdered as _;
 
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
 pub(crate) use allocated::AllocatedResources;
+pub(crate) use memory_control::{ClassRequests, Hierarchy, MemoryControl, Setting};
 
 /// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
 pub(crate) const CPU_PERIOD: i64 = 100_000;
@@ -172,6 +174,11 @@ pub(crate) fn container_request(c: &core::Container, name: &str) -> Option<Quant
     get(requests(c), name).or_else(|| get(limits(c), name))
 }
 
+/// Returns the limit of a container on a resource.
+pub(crate) fn container_limit(c: &core::Container, name: &str) -> Option<Quantity> {
+    get(limits(c), name)
+}
+
 /// Returns the requests of a container for memory and huge pages by name; a limit replaces a
 /// missing request.
 pub(crate) fn memory_requests(c: &core::Container) -> BTreeMap<String, Quantity> {
@@ -185,6 +192,12 @@ pub(crate) fn has_pod_level(pod: &Pod) -> bool {
     let level = pod.spec().resources.as_ref();
     let is_set = |list: &Option<List>| list.as_ref().is_some_and(|list| !list.is_empty());
     level.is_some_and(|level| is_set(&level.limits) || is_set(&level.requests))
+}
+
+/// Whether a pod limits a resource of all its containers together.
+fn has_level_limit(pod: &Pod, name: &str) -> bool {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    get(level, name).is_some_and(|limit| !limit.is_zero())
 }
 
 /// Returns the requests; a limit replaces a missing request.
@@ -347,13 +360,11 @@ pub(crate) fn oom_score(pod: &Pod, member: &PodContainer, capacity: i64) -> i64 
     if adjust == 1000 { 999 } else { adjust }
 }
 
-/// Returns the resources of a container for the runtime, with the settings of every container's v2
-/// group.
+/// Returns the resources of a container for the runtime.
 pub(crate) fn linux(
     pod: &Pod,
     member: &PodContainer,
-    capacity: i64,
-    unified: &[(&str, &str)],
+    memory: &MemoryControl,
 ) -> cri::LinuxContainerResources {
     let c = &member.container;
     let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
@@ -361,17 +372,18 @@ pub(crate) fn linux(
         |name: &str| get(limits(c), name).filter(|q| !q.is_zero()).or_else(|| get(level, name));
     let cpu_limit = limit("cpu").map_or(0, |q| q.milli_value());
     let cpu_request = get(requests(c), "cpu").map_or(cpu_limit, |q| q.milli_value());
-    let mut out = cri::LinuxContainerResources {
+    let memory_limit = limit("memory").map_or(0, |q| q.value());
+    let unified = memory.of_container(pod, member).into_iter();
+    cri::LinuxContainerResources {
         cpu_period: CPU_PERIOD,
         cpu_quota: quota(cpu_limit),
         cpu_shares: shares(cpu_request),
-        memory_limit_in_bytes: limit("memory").map_or(0, |q| q.value()),
-        oom_score_adj: oom_score(pod, member, capacity),
+        memory_limit_in_bytes: memory_limit,
+        memory_swap_limit_in_bytes: memory.memory_and_swap_limit(memory_limit),
+        oom_score_adj: oom_score(pod, member, memory.capacity),
+        unified: unified.map(|(file, value)| (file.to_owned(), value)).collect(),
         ..cri::LinuxContainerResources::default()
-    };
-    out.unified
-        .extend(unified.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())));
-    out
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{major, minor};
 use sorting::CompactSort as _;
@@ -234,15 +235,22 @@ fn has_device(table: &[Mount], number: &str) -> bool {
 }
 
 /// Mounts a tmpfs on `path`, which is created if missing; `size` in bytes, zero for the kernel's
-/// default. Does nothing if it is mounted already.
+/// default. Its files do not move to swap, where the kernel supports that (from 6.4 on). Does
+/// nothing if it is mounted already.
 pub(crate) fn tmpfs(path: &Path, size: i64, options: &str) -> io::Result<()> {
     if is_mount_point(path)? {
         return Ok(());
     }
     std::fs::create_dir_all(path)?;
     let options = if size > 0 { format!("{options},size={size}") } else { options.to_owned() };
-    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::MS_NOSUID, Some(options.as_str()))
-        .map_err(|e| named("mount tmpfs on", path, e))
+    let mount = |options: &str| {
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::MS_NOSUID, Some(options))
+    };
+    match mount(&format!("{options},noswap")) {
+        Err(Errno::EINVAL) => mount(&options),
+        result => result,
+    }
+    .map_err(|e| named("mount tmpfs on", path, e))
 }
 
 /// Bind-mounts `source` on the existing `target`.

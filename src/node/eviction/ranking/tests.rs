@@ -151,12 +151,3 @@ fn with_resources_of_the_whole_pod_only_these_are_the_request() {
     assert_eq!(request(&of(json!({"cpu": "1"})), "memory"), 0);
     assert_eq!(request(&of(json!({})), "memory"), 1 << 30);
 }
-
-#[test]
-fn static_pods_and_pods_of_the_system_are_critical() {
-    let mut static_pod = requests("cpu", "1", 0);
-    static_pod.origin = PodOrigin::Static;
-    assert!(is_critical(&static_pod));
-    assert!(is_critical(&requests("cpu", "1", 2_000_000_000)));
-    assert!(!is_critical(&requests("cpu", "1", 1_999_999_999)));
-}

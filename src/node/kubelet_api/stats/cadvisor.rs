@@ -92,7 +92,7 @@ fn groups(node: &Node, pods: &[(Arc<Pod>, Arc<ObservedPod>)]) -> Vec<Group> {
         // The limits of the root are those of the machine, and its process is the first one.
         root.counters.memory_limit =
             u64::try_from(node.identity.machine.memory).unwrap_or_default();
-        root.counters.swap_limit = machine_page::Parts::read().swap;
+        root.counters.swap_limit = u64::try_from(node.identity.machine.swap).unwrap_or_default();
         root.open_files_max = open_files::limit(Path::new(PROC), 1);
     }
     for (pod, observed) in pods {

@@ -93,6 +93,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         api.node.runtime.operations.render(),
         api.node.api.status.render(),
         api.node.csi.render_metrics(),
+        crate::cgroups::metrics::render(),
         crate::devices::metrics::render(),
         crate::plugins::metrics::render(),
         crate::image_credentials::metrics::render(),

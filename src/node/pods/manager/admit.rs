@@ -15,6 +15,7 @@ use crate::pods::handle::WorkerHandle;
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
 use crate::pods::resize;
+use crate::resource_managers::infeasible_resize::InfeasibleResize;
 use crate::status::pod::PodFailure;
 
 impl PodManager {
@@ -142,7 +143,12 @@ impl PodManager {
         wanted: Arc<Pod>,
     ) -> (Arc<Pod>, Option<resize::DeferredResize>) {
         let pod = Arc::clone(&wanted);
-        let infeasible = self.node.resource_managers.infeasible_resize(current, &wanted);
+        let swaps = || {
+            let memory = self.node.runtime.cgroups.memory();
+            resize::changes_swap(memory, current, &wanted).then_some(InfeasibleResize::Swap)
+        };
+        let infeasible =
+            self.node.resource_managers.infeasible_resize(current, &wanted).or_else(swaps);
         resize::allocate(
             current,
             wanted,

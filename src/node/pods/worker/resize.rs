@@ -89,9 +89,8 @@ impl PodActions {
             else {
                 continue;
             };
-            let unified = self.node.runtime.cgroups.of_every_container();
-            let memory = self.node.identity.machine.memory;
-            let mut linux = resources::linux(pod, member, memory, unified);
+            let memory = self.node.runtime.cgroups.memory();
+            let mut linux = resources::linux(pod, member, memory);
             self.node.resource_managers.container_cpus(pod, member).add_to(&mut linux);
             let to = AllocatedResources::of(&member.container, &linux);
             let noted = container

@@ -84,6 +84,9 @@ pub(super) async fn node_status(node: &Node) -> (Value, bool) {
         "kubeletVersion": node.identity.config.version,
         "kubeProxyVersion": node.identity.config.version,
     });
+    if m.swap != 0 {
+        status["nodeInfo"]["swap"] = json!({"capacity": m.swap});
+    }
     if let Ok(answer) = &runtime {
         node.user_namespaces.update_handlers(answer);
         status["runtimeHandlers"] = handlers(answer);

@@ -28,7 +28,6 @@ const fn metric(name: &'static str, help: &'static str, value: u64) -> MachineMe
 pub(super) struct Parts {
     pub(super) cores: u64,
     pub(super) sockets: u64,
-    pub(super) swap: u64,
 }
 
 /// Cores and sockets, which need several files for each CPU.
@@ -42,8 +41,7 @@ impl Parts {
             let count = |level| u64::try_from(topology.cpus.count(level)).unwrap_or_default();
             (count(Level::Core), count(Level::Socket))
         });
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        Self { cores, sockets, swap: crate::machine::memory_usage(&meminfo, "").swap_total }
+        Self { cores, sockets }
     }
 }
 
@@ -69,7 +67,11 @@ pub(super) fn write(out: &mut String, machine: &Machine, parts: Parts) {
         metric("machine_nvm_avg_power_budget_watts", "NVM power budget.", 0),
         nvm("app_direct_mode"),
         nvm("memory_mode"),
-        metric("machine_swap_bytes", "Amount of swap memory available on the machine.", parts.swap),
+        metric(
+            "machine_swap_bytes",
+            "Amount of swap memory available on the machine.",
+            number(machine.swap),
+        ),
     ];
     let _ = write!(
         out,
@@ -117,6 +119,8 @@ mod tests {
         let machine = Machine {
             cpus: 4,
             memory: 1024,
+            swap: 5,
+            page_size: 4096,
             kernel: "6.1".into(),
             os_image: "Debian".into(),
             boot_id: "b".into(),
@@ -124,7 +128,7 @@ mod tests {
             system_uuid: "s".into(),
         };
         let mut out = String::new();
-        write(&mut out, &machine, Parts { cores: 2, sockets: 1, swap: 5 });
+        write(&mut out, &machine, Parts { cores: 2, sockets: 1 });
         for line in [
             "machine_cpu_cores{boot_id=\"b\",machine_id=\"m\",system_uuid=\"s\"} 4\n",
             "machine_cpu_physical_cores{boot_id=\"b\",machine_id=\"m\",system_uuid=\"s\"} 2\n",
