@@ -113,6 +113,7 @@ impl Machine {
         agent.runtime.short_streams = self.is_hardened();
         self.images.apply(&mut agent.runtime, args, cluster);
         agent.runtime.images_dir = directory.join("images");
+        agent.runtime.templates_dir = directory.join("etc/containerd");
         agent.runtime.bin_dirs = vec![self.data_dir.join("bin")];
         agent.runtime.path.clone_from(&self.path);
         agent.runtime.cni_conf_dir.clone_from(&args.cni_conf_dir);

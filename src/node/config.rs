@@ -203,6 +203,8 @@ pub struct RuntimeConfig {
     pub bin_dirs: Vec<PathBuf>,
     /// Value of `PATH`.
     pub path: String,
+    /// Directory of the administrator's templates and drop-in files of containerd's configuration.
+    pub templates_dir: PathBuf,
     /// Directory of CNI network configurations.
     pub cni_conf_dir: PathBuf,
     /// Directory of CNI plugins.
@@ -290,6 +292,7 @@ impl RuntimeConfig {
         Self {
             endpoint: None,
             images_dir: data_dir.join("images"),
+            templates_dir: data_dir.join("etc/containerd"),
             pause_image: None,
             extra_registries: Vec::new(),
             snapshotter: None,
@@ -309,6 +312,21 @@ impl RuntimeConfig {
             grouped_shims: false,
             short_streams: false,
         }
+    }
+
+    /// The socket of the supervised containerd.
+    pub(crate) fn supervised_socket(&self) -> PathBuf {
+        self.run_dir.join("containerd.sock")
+    }
+
+    /// The directory of the supervised containerd's images and snapshots.
+    pub(crate) fn containerd_root(&self) -> PathBuf {
+        self.data_dir.join("containerd")
+    }
+
+    /// The directory of the supervised containerd's volatile state.
+    pub(crate) fn containerd_state(&self) -> PathBuf {
+        self.run_dir.join("containerd")
     }
 }
 

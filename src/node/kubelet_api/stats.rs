@@ -116,7 +116,7 @@ fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
     };
     let configured = node.identity.config.runtime.endpoint.clone();
     let socket: PathBuf =
-        configured.unwrap_or_else(|| node.identity.config.runtime.run_dir.join("containerd.sock"));
+        configured.unwrap_or_else(|| node.identity.config.runtime.supervised_socket());
     let process = |pid| Process::read(pid, booted, &node.runtime.cgroups);
     let own = process(std::process::id()).map(|p| of("kubelet", p));
     let runtime = process::listener(&socket).and_then(process).map(|p| of("runtime", p));

@@ -4,6 +4,7 @@
 //! Containers survive its restart, and it survives a restart of the agent, which then adopts it.
 
 pub(crate) mod config;
+mod customization;
 mod environment;
 pub(crate) mod events;
 pub(crate) mod find;

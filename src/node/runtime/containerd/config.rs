@@ -5,10 +5,44 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::RuntimeConfig;
-use crate::runtime::containerd::find::RuntimePrograms;
+use crate::runtime::containerd::customization::Customization;
+use crate::runtime::containerd::find::{RuntimePrograms, Version};
 use crate::runtime::containerd::handlers::RuntimeHandler;
 use crate::runtime::containerd::snapshotter::{FUSE_SOCKET, Snapshotter};
 use crate::runtime::images::pause;
+
+/// The version of the format of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ConfigFormat {
+    /// Version 2, of containerd 1; containerd 2 reads it, too.
+    V2,
+    /// Version 3, of containerd 2.
+    #[default]
+    V3,
+}
+
+impl ConfigFormat {
+    /// The newest format that a containerd reads.
+    pub(super) fn of_version((major, _): Version) -> Self {
+        if major >= 2 { Self::V3 } else { Self::V2 }
+    }
+
+    /// The template for this format in a folder, by k3s's name.
+    pub(super) fn template(self, folder: &Path) -> PathBuf {
+        folder.join(match self {
+            Self::V2 => "config.toml.tmpl",
+            Self::V3 => "config-v3.toml.tmpl",
+        })
+    }
+
+    /// The folder of drop-in files for this format, by k3s's name.
+    pub(super) fn drop_ins(self, folder: &Path) -> PathBuf {
+        folder.join(match self {
+            Self::V2 => "config.toml.d",
+            Self::V3 => "config-v3.toml.d",
+        })
+    }
+}
 
 /// Properties of the machine that affect the configuration.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +110,8 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-fn path(path: &Path) -> String {
+/// A path as a TOML string.
+pub(super) fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
@@ -90,10 +125,12 @@ fn runtimes(
     config: &RuntimeConfig,
     binaries: &RuntimePrograms,
     handlers: &[RuntimeHandler],
+    format: ConfigFormat,
 ) -> String {
-    let (major, _) = binaries.version;
-    let plugin =
-        if major >= 2 { "io.containerd.cri.v1.runtime" } else { "io.containerd.grpc.v1.cri" };
+    let plugin = match format {
+        ConfigFormat::V2 => "io.containerd.grpc.v1.cri",
+        ConfigFormat::V3 => "io.containerd.cri.v1.runtime",
+    };
     let mut out = String::new();
     let mut put = |name: &str, runtime_type: &str, grouped: bool, program: Option<&Path>| {
         let _ = writeln!(
@@ -121,26 +158,31 @@ fn runtimes(
 }
 
 /// Renders the configuration file. `environment` is the digest of containerd's variables: a change
-/// restarts it, as any change of the file does.
+/// restarts it, as any change of the file and of the drop-in files does.
 pub(crate) fn render(
     config: &RuntimeConfig,
     binaries: &RuntimePrograms,
     machine: MachineTraits,
     handlers: &[RuntimeHandler],
     environment: &str,
+    customization: &Customization,
 ) -> String {
     let (major, minor) = binaries.version;
+    let format = customization.format;
     let off = if major >= 2 { DISABLED_PLUGINS_2 } else { DISABLED_PLUGINS_1 };
     let off: Vec<String> = off.iter().map(|p| quoted(p)).collect();
-    let state = config.run_dir.join("containerd");
-    let socket = config.run_dir.join("containerd.sock");
+    let socket = config.supervised_socket();
+    let imports = customization.imports.as_deref().map(path).unwrap_or_default();
+    let imported = customization.imported.as_deref();
+    let imported = imported.map(|of| format!("# Drop-in files: {of}\n")).unwrap_or_default();
     let mut out = format!(
         "# Written by kube-lite at every start; changes are lost.\n\
-         # Variables: {environment}\nversion = {}\nroot = {}\nstate = {}\nimports = []\ndisabled_plugins = [{}]\n\n\
+         # Variables: {environment}\n{imported}version = {}\nroot = {}\nstate = {}\n\
+         imports = [{imports}]\ndisabled_plugins = [{}]\n\n\
          [grpc]\n  address = {}\n[ttrpc]\n  address = {}\n[debug]\n  level = \"warn\"\n",
-        if major >= 2 { 3 } else { 2 },
-        path(&config.data_dir.join("containerd")),
-        path(&state),
+        if format == ConfigFormat::V3 { 3 } else { 2 },
+        path(&config.containerd_root()),
+        path(&config.containerd_state()),
         off.join(", "),
         path(&socket),
         path(&socket.with_extension("sock.ttrpc")),
@@ -160,10 +202,10 @@ pub(crate) fn render(
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
     let pause = quoted(config.pause_image.as_deref().unwrap_or(pause::IMAGE));
     let default = quoted(config.default_runtime.as_deref().unwrap_or(RUNC));
-    let runtimes = runtimes(config, binaries, handlers);
+    let runtimes = runtimes(config, binaries, handlers, format);
     // From 2.0 on, devices of the Container Device Interface are enabled by default.
     let cdi = if (major, minor) == (1, 7) { "  enable_cdi = true\n" } else { "" };
-    let body = if major >= 2 {
+    let body = if format == ConfigFormat::V3 {
         let bin = if minor >= 1 {
             format!("bin_dirs = [{bin_dir}]")
         } else {
@@ -208,6 +250,11 @@ mod tests {
     use super::*;
     use crate::Config;
 
+    /// No files of an administrator.
+    fn plain(version: Version) -> Customization {
+        Customization::read(Path::new("/none"), version).unwrap()
+    }
+
     #[test]
     fn the_file_version_depends_on_the_containerd_version() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
@@ -220,7 +267,7 @@ mod tests {
                 oci_runtime: "/usr/bin/\"x".into(),
                 vulnerability: None,
             };
-            super::render(&config, &binaries, machine, &[], "")
+            super::render(&config, &binaries, machine, &[], "", &plain(version))
         };
         let old = render((1, 6));
         assert!(
@@ -267,7 +314,8 @@ mod tests {
                 oci_runtime: "/usr/bin/runc".into(),
                 vulnerability: None,
             };
-            let text = super::render(&config, &binaries, machine, &handlers, "sha256:0");
+            let text =
+                super::render(&config, &binaries, machine, &handlers, "sha256:0", &plain(version));
             for part in [
                 "# Variables: sha256:0\n",
                 "\"r.io/pause:3\"\n",
@@ -303,7 +351,7 @@ mod tests {
                 oci_runtime: "/runc".into(),
                 vulnerability: None,
             };
-            let text = super::render(&config, &binaries, machine, &[], "");
+            let text = super::render(&config, &binaries, machine, &[], "", &plain(version));
             let table = text.split_once(plugin).unwrap().1;
             let table = table.split("\n[").next().unwrap();
             assert!(table.lines().any(|l| l == "  netns_mounts_under_state_dir = true"), "{text}");

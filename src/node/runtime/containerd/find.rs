@@ -133,7 +133,7 @@ fn parse_version(output: &str) -> Option<Version> {
 
 /// Why a program did not run to success.
 #[derive(Debug, thiserror::Error)]
-enum ProgramError {
+pub(super) enum ProgramError {
     #[error("did not exit within {TRIAL_TIMEOUT:?}")]
     Timeout,
     #[error(transparent)]
@@ -143,7 +143,7 @@ enum ProgramError {
 }
 
 /// Runs a program to completion and returns its output.
-async fn run(program: &Path, arguments: &[&str]) -> Result<String, ProgramError> {
+pub(super) async fn run(program: &Path, arguments: &[&str]) -> Result<String, ProgramError> {
     let child = tokio::process::Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())

@@ -13,6 +13,7 @@ use sorting::CompactSort as _;
 use tokio::sync::{Notify, watch};
 
 use super::config::{MachineTraits, RUNC, registries_dir, render};
+use super::customization::{Customization, CustomizationError, TemplateInput};
 use super::environment::Environment;
 use super::find::{RuntimeNotFound, RuntimePrograms, find};
 use super::handlers::{self, RuntimeHandler};
@@ -39,6 +40,9 @@ pub(crate) enum SuperviseError {
     /// The snapshotter of the flag does not work here.
     #[error(transparent)]
     Snapshotter(#[from] SnapshotterError),
+    /// A template or drop-in file of the administrator cannot be used.
+    #[error(transparent)]
+    Customization(#[from] CustomizationError),
     /// The runtime of the flag is not installed.
     #[error("--default-runtime={wanted}: it is not installed; installed are {}", .installed.join(", "))]
     DefaultRuntime {
@@ -106,15 +110,14 @@ pub(crate) async fn prepare(
         restrict_oom_score: !scores_may_fall(),
     };
     let handlers = handlers::find(Path::new("/"));
-    check_default_runtime(config, &handlers)?;
+    let files = Customization::read(&config.templates_dir, binaries.version)?;
+    check_default_runtime(config, &handlers, &files)?;
     let environment = Environment::new(std::env::vars_os(), &config.no_proxy);
-    let text = render(config, &binaries, machine, &handlers, &environment.digest());
-    let path = config_path(config);
-    let changed = base::fs::read_to_string(&path).unwrap_or_default() != text;
-    if changed {
-        base::fs::write_atomic(&path, text.as_bytes(), 0o600)?;
-    }
-    let socket = config.run_dir.join("containerd.sock");
+    let text = render(config, &binaries, machine, &handlers, &environment.digest(), &files);
+    let snapshotter = machine.snapshotter;
+    let text = files.render(text, &TemplateInput { config, handlers: &handlers, snapshotter })?;
+    let changed = write_config(config, &binaries, &files, &text).await?;
+    let socket = config.supervised_socket();
     let (ready, receiver) = watch::channel(0);
     let check = Arc::new(Notify::new());
     let handle =
@@ -132,12 +135,36 @@ pub(crate) async fn prepare(
     Ok((handle, supervisor, binaries))
 }
 
-/// Checks that the runtime of the flag is installed.
+/// Writes the configuration if it has changed and containerd accepts it, and returns whether it
+/// has.
+async fn write_config(
+    config: &RuntimeConfig,
+    programs: &RuntimePrograms,
+    files: &Customization,
+    text: &str,
+) -> Result<bool, SuperviseError> {
+    let path = config_path(config);
+    if base::fs::read_to_string(&path).unwrap_or_default() == text {
+        return Ok(false);
+    }
+    let candidate = path.with_extension("toml.new");
+    base::fs::write_atomic(&candidate, text.as_bytes(), 0o600)?;
+    files.check(&candidate, config, programs).await?;
+    std::fs::rename(&candidate, &path)?;
+    Ok(true)
+}
+
+/// Checks that the runtime of the flag is installed. That of a file of the administrator is checked
+/// with these files.
 fn check_default_runtime(
     config: &RuntimeConfig,
     handlers: &[RuntimeHandler],
+    files: &Customization,
 ) -> Result<(), SuperviseError> {
     let Some(wanted) = &config.default_runtime else { return Ok(()) };
+    if !files.is_empty() {
+        return Ok(());
+    }
     let names = [RUNC].into_iter().chain(handlers.iter().map(|handler| handler.name));
     let mut installed: Vec<&'static str> = names.collect();
     if installed.contains(&wanted.as_str()) {
