@@ -17,6 +17,7 @@ mod network_metrics;
 mod node_id;
 mod proxy_args;
 mod resource_manager_args;
+mod shutdown_args;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -282,7 +283,7 @@ impl Machine {
         without_effect.append(&mut kubelet.without_effect);
         without_effect.append(&mut flannel.without_effect);
         let (labels, taints) = labels_and_taints(&args, &kubelet)?;
-        let kubelet_shutdown = kubelet.shutdown_grace;
+        let kubelet_shutdown = kubelet.shutdown_grace.clone();
         Ok(Self {
             images,
             devices: flags::devices(&args.device)?,

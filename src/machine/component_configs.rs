@@ -91,7 +91,7 @@ impl Machine {
         agent.credential_providers.clone_from(&self.credential_providers);
         agent.machine_shutdown = self.power.clone();
         agent.resource_usage = self.resource_usage.clone();
-        agent.shutdown_grace = self.shutdown_grace;
+        agent.shutdown_grace.clone_from(&self.shutdown_grace);
         agent.version = VERSION.to_owned();
         agent.flags = Arc::clone(&self.flags);
         agent.root_dir.clone_from(&args.kubelet_root_dir);

@@ -93,7 +93,7 @@ pub(super) fn shutdown_grace(
     if critical > total && !total.is_zero() {
         return Err(invalid_flag(flag, given, "must not be longer than --shutdown-grace-period"));
     }
-    Ok(ShutdownGracePeriod { total, critical })
+    Ok(ShutdownGracePeriod::Total { total, critical })
 }
 
 /// The devices of `--device`.

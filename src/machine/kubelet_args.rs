@@ -18,10 +18,11 @@ use super::kubelet_config::{FieldArguments, KubeletConfig};
 use super::kubelet_fields;
 use super::memory_args;
 use super::resource_manager_args;
+use super::shutdown_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
     CONFIG_FIELDS, IDS_PER_POD, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, LOG_HANDLER, LOG_QUERY,
-    RESTART_DELAY_MAX, SHUTDOWN, SHUTDOWN_CRITICAL,
+    RESTART_DELAY_MAX,
 };
 use crate::command_line::components::{Arguments, PlacedArgument};
 use crate::error_catalogue::{BAD_VALUE, CommandError, UNSUPPORTED_FLAG};
@@ -150,7 +151,7 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     all.extend(fields);
     let mut own = CONFIG_FIELDS.parse_given(&own)?;
     let mut settings = settings(KUBELET.parse_given(&all)?)?;
-    settings.shutdown_grace = shutdown_grace(&own)?;
+    settings.shutdown_grace = shutdown_args::of_files(&own)?;
     settings.restart_delay_max = restart_delay_max(&own)?;
     settings.image_verification = image_verification(&own)?;
     settings.ids_per_pod = ids_per_pod(&own)?;
@@ -160,23 +161,6 @@ pub(super) fn parse(given: &[String], drop_ins: &Path) -> Result<KubeletSettings
     settings.without_effect.append(&mut own.without_effect);
     settings.without_effect.append(&mut files.not_read);
     Ok(settings)
-}
-
-/// The grace periods of a file. As in the kubelet, one that is not set is zero.
-fn shutdown_grace(own: &Arguments) -> Result<Option<ShutdownGracePeriod>, CommandError> {
-    let total = own.duration(SHUTDOWN, Duration::ZERO)?;
-    let critical = own.duration(SHUTDOWN_CRITICAL, Duration::ZERO)?;
-    if total.is_none() && critical.is_none() {
-        return Ok(None);
-    }
-    let (total, critical) = (total.unwrap_or_default(), critical.unwrap_or_default());
-    if total > flags::SHUTDOWN_MAX {
-        return Err(own.invalid(SHUTDOWN, "must be at most a day"));
-    }
-    if critical > total {
-        return Err(own.invalid(SHUTDOWN_CRITICAL, "must not be longer than shutdownGracePeriod"));
-    }
-    Ok(Some(ShutdownGracePeriod { total, critical }))
 }
 
 /// What is served at `/logs/` (the kubelet's validation).
@@ -630,8 +614,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!((settings.max_pods, settings.pod_pids_max), (Some(60), Some(99)));
-        let grace = settings.shutdown_grace.unwrap();
-        assert_eq!((grace.total.as_secs(), grace.critical.as_secs()), (20, 0));
+        let (total, critical) = (Duration::from_secs(20), Duration::ZERO);
+        let grace = ShutdownGracePeriod::Total { total, critical };
+        assert_eq!(settings.shutdown_grace, Some(grace));
         assert_eq!(settings.restart_delay_max, Some(Duration::from_secs(30)));
         assert_eq!(settings.image_age_max, Some(Duration::from_secs(24 * 3600)));
         assert_eq!(settings.image_verification, Some(ImageVerification::AlwaysVerify));
@@ -677,8 +662,9 @@ mod tests {
                 ": preloadedImagesVerificationAllowlist=a*: not a valid wildcard pattern",
             ),
             (
-                "shutdownGracePeriodCriticalPods: 5s",
-                ": shutdownGracePeriodCriticalPods=5s: must not be longer than shutdownGracePeriod",
+                "shutdownGracePeriodByPodPriority: [{priority: 0, seconds: 5}]",
+                ": shutdownGracePeriodByPodPriority must be a list of priority and \
+                 shutdownGracePeriodSeconds",
             ),
         ] {
             let error = run(text, &[]).unwrap_err();

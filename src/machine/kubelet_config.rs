@@ -224,6 +224,7 @@ fn wrong_type(path: &Path, field: &Field) -> KubeletConfigError {
         Form::Gates => "an object with true or false",
         Form::Taints => "a list of taints with key, value and effect",
         Form::ReservedMemory => "a list of numaNode and limits",
+        Form::GracePeriods => "a list of priority and shutdownGracePeriodSeconds",
         Form::Any => "a value",
     };
     KubeletConfigError::Type { path: path.to_owned(), field: field.path, want }
@@ -353,8 +354,24 @@ fn text_of(field: &Field, value: &Value) -> Option<String> {
             let nodes: Option<Vec<_>> = value.as_array()?.iter().map(reserved_memory).collect();
             Some(nodes?.join(";"))
         }
+        Form::GracePeriods => {
+            let periods: Option<Vec<_>> = value.as_array()?.iter().map(grace_period).collect();
+            Some(periods?.join(","))
+        }
         Form::Any => Some(value.to_string()),
     }
+}
+
+/// `PRIORITY=SECONDS`
+fn grace_period(value: &Value) -> Option<String> {
+    const SECONDS: &str = "shutdownGracePeriodSeconds";
+    let object = value.as_object()?;
+    if object.keys().any(|key| !matches!(key.as_str(), "priority" | SECONDS)) {
+        return None;
+    }
+    let number = |key: &str| object.get(key).map_or(Some(0), Value::as_i64);
+    let priority = i32::try_from(number("priority")?).ok()?;
+    Some(format!("{priority}={}", number(SECONDS)?))
 }
 
 /// `NODE:TYPE=QUANTITY,…`

@@ -62,8 +62,8 @@ fn of_argument(form: Form, text: &str) -> Option<Value> {
             Some(Value::Object(parts().filter_map(gate).collect()))
         }
         Form::ReservedMemory => Some(reserved_memory(text)),
-        // The page has the taints of the node.
-        Form::Taints => None,
+        // The page has the taints of the node; the periods are no argument.
+        Form::Taints | Form::GracePeriods => None,
     }
 }
 

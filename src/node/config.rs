@@ -401,10 +401,7 @@ impl Config {
             kubelet_api: None,
             network: None,
             machine_shutdown: crate::MachineShutdown::default(),
-            shutdown_grace: crate::ShutdownGracePeriod {
-                total: Duration::ZERO,
-                critical: Duration::ZERO,
-            },
+            shutdown_grace: crate::ShutdownGracePeriod::default(),
             runtime_description: Arc::default(),
             resource_usage: crate::ResourceUsage::default(),
             given_fields: Arc::default(),

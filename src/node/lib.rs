@@ -52,7 +52,7 @@ pub use image_credentials::InvalidProviders;
 pub use image_credentials::provider_config::{
     CredentialProviderError, CredentialProviders, ProviderFileError,
 };
-pub use machine_shutdown::{MachineShutdown, ShutdownGracePeriod};
+pub use machine_shutdown::{MachineShutdown, PriorityGracePeriod, ShutdownGracePeriod};
 pub use resource_managers::ResourceManagersError;
 pub use resource_managers::config as resource_manager_config;
 pub use resource_managers::cpu_set::CpuSet;

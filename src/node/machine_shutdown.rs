@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sorting::CompactSort as _;
 use tokio::sync::watch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,14 +56,68 @@ impl MachineShutdown {
     }
 }
 
-/// The grace periods of the pods at a shutdown of the machine.
+/// The priority of pods without one (`scheduling.DefaultPriorityWhenNoDefaultClassExists`).
+pub(crate) const DEFAULT_PRIORITY: i32 = 0;
+/// Pods of this priority or higher are critical (`scheduling.SystemCriticalPriority`).
+pub(crate) const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The time in which the pods of a range of priorities end at a shutdown of the machine
+/// (`ShutdownGracePeriodByPodPriority`). The range begins with `priority` and ends below that of
+/// the next entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShutdownGracePeriod {
-    /// For all pods together (`shutdownGracePeriod`); zero stops no pods.
-    pub total: Duration,
-    /// The part of it for critical pods, which are stopped last
-    /// (`shutdownGracePeriodCriticalPods`).
-    pub critical: Duration,
+pub struct PriorityGracePeriod {
+    /// The lowest priority of the range.
+    pub priority: i32,
+    /// The time for these pods, in seconds.
+    pub seconds: i64,
+}
+
+/// The grace periods of the pods at a shutdown of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShutdownGracePeriod {
+    /// One period for all pods.
+    Total {
+        /// For all pods together (`shutdownGracePeriod`); zero stops no pods.
+        total: Duration,
+        /// The part of it for critical pods, which are stopped last
+        /// (`shutdownGracePeriodCriticalPods`).
+        critical: Duration,
+    },
+    /// One period for each range of priorities (`shutdownGracePeriodByPodPriority`).
+    ByPriority(Vec<PriorityGracePeriod>),
+}
+
+impl Default for ShutdownGracePeriod {
+    /// The defaults of the kubelet: pods are not stopped.
+    fn default() -> Self {
+        Self::Total { total: Duration::ZERO, critical: Duration::ZERO }
+    }
+}
+
+impl ShutdownGracePeriod {
+    /// The periods in the order in which pods are stopped, from the lowest priority to the highest;
+    /// none stops no pods. Upstream's `migrateConfig` makes two of one period.
+    pub fn by_priority(&self) -> Vec<PriorityGracePeriod> {
+        match self {
+            Self::Total { total, .. } if total.is_zero() => Vec::new(),
+            Self::Total { total, critical } => {
+                let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+                let Some(others) = total.checked_sub(*critical) else { return Vec::new() };
+                vec![
+                    PriorityGracePeriod { priority: DEFAULT_PRIORITY, seconds: seconds(others) },
+                    PriorityGracePeriod {
+                        priority: CRITICAL_PRIORITY,
+                        seconds: seconds(*critical),
+                    },
+                ]
+            }
+            Self::ByPriority(periods) => {
+                let mut periods = periods.clone();
+                periods.compact_sort_by_key(|period| period.priority);
+                periods
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -88,5 +143,31 @@ mod tests {
         };
         tokio::join!(signal.stop_pods(), node);
         assert!(!signal.is_in_progress());
+    }
+    /// The cases of upstream's `Test_migrateConfig`.
+    #[test]
+    fn one_period_is_one_for_critical_and_one_for_other_pods() {
+        for (total, critical, want) in [
+            (300, 120, &[(0, 180), (2_000_000_000, 120)][..]),
+            (100, 0, &[(0, 100), (2_000_000_000, 0)]),
+            (0, 0, &[]),
+            (1, 100, &[]),
+        ] {
+            let period = ShutdownGracePeriod::Total {
+                total: Duration::from_secs(total),
+                critical: Duration::from_secs(critical),
+            };
+            let periods = period.by_priority();
+            let got: Vec<_> = periods.iter().map(|p| (p.priority, p.seconds)).collect();
+            assert_eq!(got, want, "total {total}, critical {critical}");
+        }
+    }
+
+    #[test]
+    fn periods_are_sorted_by_priority() {
+        let period = |(priority, seconds)| PriorityGracePeriod { priority, seconds };
+        let given = [(100_000, 10), (0, 60), (10_000, 180)].map(period).to_vec();
+        let sorted = [(0, 60), (10_000, 180), (100_000, 10)].map(period).to_vec();
+        assert_eq!(ShutdownGracePeriod::ByPriority(given).by_priority(), sorted);
     }
 }

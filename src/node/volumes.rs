@@ -44,7 +44,7 @@ use error::SetUpError;
 pub(crate) use error::VolumeError;
 use scsi::ScsiVolume;
 pub(crate) use tear_down::{
-    TearDownError, has_csi_volumes, tear_down, tear_down_ended, unstage_left,
+    TearDownError, has_csi_volumes, release, tear_down, tear_down_ended, unstage_left,
 };
 
 /// All volumes of a pod.

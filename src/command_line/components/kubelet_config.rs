@@ -1,7 +1,9 @@
 //! Fields of KubeletConfiguration files (`kubelet.config.k8s.io/v1beta1`): the argument of the
 //! kubelet that each one is the same as, or what kube-lite does with those without an argument.
 
-use self::Form::{Any, Bool, Duration, Gates, Number, Pairs, ReservedMemory, Taints, Text, Texts};
+use self::Form::{
+    Any, Bool, Duration, Gates, GracePeriods, Number, Pairs, ReservedMemory, Taints, Text, Texts,
+};
 use super::Component;
 use super::Effect::{Fixed, NoEffect, Refused, Value};
 use super::kubelet::{EVENTS, PROCESS};
@@ -27,6 +29,8 @@ pub enum Form {
     Taints,
     /// A list of NUMA nodes with amounts of memory.
     ReservedMemory,
+    /// A list of priorities with grace periods.
+    GracePeriods,
     /// Any value of a field that is refused, or has no effect.
     Any,
 }
@@ -182,7 +186,7 @@ pub const FIELDS: &[Field] = &[
     plain("serverTLSBootstrap", "rotate-server-certificates", Bool),
     own("showHiddenMetricsForVersion", Text, true),
     own(SHUTDOWN, Duration, false),
-    own("shutdownGracePeriodByPodPriority", Any, true),
+    own(SHUTDOWN_BY_PRIORITY, GracePeriods, true),
     own(SHUTDOWN_CRITICAL, Duration, false),
     own("singleProcessOOMKill", Bool, false),
     plain("staticPodPath", "pod-manifest-path", Text),
@@ -229,7 +233,8 @@ pub const RESTART_DELAY_MAX: &str = "crashLoopBackOff.maxContainerRestartPeriod"
 pub const MERGE_THRESHOLDS: &str = "mergeDefaultEvictionSettings";
 /// See [`SHUTDOWN`].
 pub const SHUTDOWN_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
-
+/// See [`SHUTDOWN`].
+pub const SHUTDOWN_BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 /// See [`SHUTDOWN`].
 pub const LOG_HANDLER: &str = "enableSystemLogHandler";
 /// See [`SHUTDOWN`].
@@ -266,10 +271,7 @@ pub const CONFIG_FIELDS: Component = Component {
         ("runOnce", Refused("a node runs until it is stopped")),
         ("showHiddenMetricsForVersion", NoEffect("there are no hidden metrics")),
         (SHUTDOWN, Value),
-        (
-            "shutdownGracePeriodByPodPriority",
-            Refused("use shutdownGracePeriod and shutdownGracePeriodCriticalPods"),
-        ),
+        (SHUTDOWN_BY_PRIORITY, Value),
         (SHUTDOWN_CRITICAL, Value),
         (
             "singleProcessOOMKill",

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::state::KubeletApi;
 use crate::config::Config;
+use crate::machine_shutdown::{PriorityGracePeriod, ShutdownGracePeriod};
 
 /// Returns the body of the response.
 pub(super) fn configz(api: &KubeletApi) -> String {
@@ -110,14 +111,27 @@ fn api_fields(config: &Config) -> Map<String, Value> {
         "providerID": config.provider_id,
         "registerWithTaints": config.taints,
         "resolvConf": config.resolv_conf,
-        "shutdownGracePeriod": duration(config.shutdown_grace.total),
-        "shutdownGracePeriodCriticalPods": duration(config.shutdown_grace.critical),
         "staticPodPath": config.manifest_dirs.first(),
     }));
     if let Some(healthz) = healthz {
         fields.insert("healthzBindAddress".to_owned(), healthz.into());
     }
+    fields.extend(shutdown(&config.shutdown_grace));
     fields
+}
+
+/// The grace periods at a shutdown of the machine.
+fn shutdown(grace: &ShutdownGracePeriod) -> Map<String, Value> {
+    let (total, critical, periods) = match grace {
+        ShutdownGracePeriod::Total { total, critical } => (*total, *critical, Vec::new()),
+        ShutdownGracePeriod::ByPriority(_) => (Duration::ZERO, Duration::ZERO, grace.by_priority()),
+    };
+    let period = |period: PriorityGracePeriod| json!({"priority": period.priority, "shutdownGracePeriodSeconds": period.seconds});
+    object(json!({
+        "shutdownGracePeriod": duration(total),
+        "shutdownGracePeriodByPodPriority": periods.into_iter().map(period).collect::<Vec<_>>(),
+        "shutdownGracePeriodCriticalPods": duration(critical),
+    }))
 }
 
 /// Pods, their images and their logs.
@@ -192,9 +206,32 @@ mod tests {
         ] {
             assert_eq!(fields.get(name), Some(&value), "{name}");
         }
-        for name in ["providerID", "clusterDNS", "imageServiceEndpoint", "featureGates"] {
+        for name in [
+            "providerID",
+            "clusterDNS",
+            "imageServiceEndpoint",
+            "featureGates",
+            "shutdownGracePeriodByPodPriority",
+        ] {
             assert_eq!(fields.get(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn grace_periods_by_priority_are_shown_in_their_order() {
+        let mut config = config();
+        let period = |(priority, seconds)| PriorityGracePeriod { priority, seconds };
+        config.shutdown_grace =
+            ShutdownGracePeriod::ByPriority([(10, 5), (0, 7)].map(period).to_vec());
+        let fields = fields(&config, true);
+        assert_eq!(fields["shutdownGracePeriod"], "0s");
+        assert_eq!(
+            fields["shutdownGracePeriodByPodPriority"],
+            json!([
+                {"priority": 0, "shutdownGracePeriodSeconds": 7},
+                {"priority": 10, "shutdownGracePeriodSeconds": 5},
+            ])
+        );
     }
 
     #[test]

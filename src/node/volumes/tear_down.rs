@@ -30,7 +30,7 @@ pub(crate) enum TearDownError {
 ///
 /// A driver that is not registered or cannot do it, or a disk in use. The data on disk stays, for
 /// another attempt.
-pub(super) async fn release(node: &Node, uid: &str) -> Result<(), TearDownError> {
+pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), TearDownError> {
     let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
     let pod_dir = node.identity.config.pod_dir(uid);
     let report = |error: &dyn std::fmt::Display, fix: &str| {

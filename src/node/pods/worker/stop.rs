@@ -434,6 +434,11 @@ impl Worker {
         match self.reporter.observe(pod).await {
             Ok(observed) if !observed.any_running() => {
                 self.reporter.update(desired, &observed);
+                // What is on the disk of the machine stays, as the pod starts again.
+                if let Err(error) = volumes::release(&self.node, &pod.uid).await {
+                    tracing::debug!(pod = %pod.key, %error, "cannot release volumes yet");
+                    return self.retry_later();
+                }
                 self.halted.send_replace(true);
                 Step::Idle
             }
