@@ -18,6 +18,7 @@ mod node_id;
 mod proxy_args;
 mod resource_manager_args;
 mod shutdown_args;
+mod static_pod_args;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 
+use super::components::kubelet::without_secrets;
 use super::{no_effect, suggestion, unsupported};
 use crate::error_catalogue::{CommandError, UNSUPPORTED_FLAG};
 
@@ -202,7 +203,10 @@ pub(super) fn in_effect(command: &clap::Command, given: &ArgMatches) -> BTreeMap
 /// The value of an argument; empty if there is none. A list is in brackets.
 fn value_text(arg: &Arg, given: &ArgMatches) -> String {
     let values = given.try_get_raw(arg.get_id().as_str()).ok().flatten();
-    let values = values.into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
+    let values = values.into_iter().flatten().map(|value| match arg.get_long() {
+        Some("kubelet-arg") => without_secrets(&value.to_string_lossy()),
+        _ => value.to_string_lossy().into_owned(),
+    });
     let values = values.collect::<Vec<_>>().join(",");
     match arg.get_action() {
         ArgAction::Append => format!("[{values}]"),

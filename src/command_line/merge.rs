@@ -230,7 +230,8 @@ mod tests {
     fn flags_in_effect_have_their_values_and_no_secrets() {
         let variables = [("K3S_TOKEN", "hush")];
         let datastore = "--datastore-endpoint=mysql://user:hush@tcp(db)/k3s";
-        let argv = ["--config=/dev/null", "--tls-san=a,b", "--debug", datastore];
+        let header = "--kubelet-arg=manifest-url-header=Authorization:Bearer hush";
+        let argv = ["--config=/dev/null", "--tls-san=a,b", "--debug", datastore, header];
         let flags = server(&argv, &variables).unwrap().general.in_effect;
         let value = |name: &str| flags.get(name).map(String::as_str);
         assert_eq!(value("tls-san"), Some("[a,b]"));
@@ -240,6 +241,7 @@ mod tests {
         for name in ["token", "agent-token", "datastore-endpoint", "etcd-s3-secret-key"] {
             assert_eq!(value(name), Some("CLASSIFIED"), "{name}");
         }
+        assert_eq!(value("kubelet-arg"), Some("[manifest-url-header=CLASSIFIED]"));
         assert_eq!(value("rootless"), None, "a flag of k3s without a counterpart");
         assert!(flags.values().all(|value| !value.contains("hush")));
     }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
-use node::{ImageVerification, MemoryConfig, ShutdownGracePeriod, SystemLogsConfig};
+use node::{
+    ImageVerification, MemoryConfig, ShutdownGracePeriod, StaticPodUrl, SystemLogsConfig,
+};
 
 use super::eviction_args::{self, EvictionSettings};
 use super::flags;
@@ -19,6 +21,7 @@ use super::kubelet_fields;
 use super::memory_args;
 use super::resource_manager_args;
 use super::shutdown_args;
+use super::static_pod_args;
 use crate::command_line::components::kubelet::KUBELET;
 use crate::command_line::components::kubelet_config::{
     CONFIG_FIELDS, IDS_PER_POD, IMAGE_ALLOWLIST, IMAGE_VERIFICATION, LOG_HANDLER, LOG_QUERY,
@@ -48,6 +51,7 @@ pub(super) struct KubeletSettings {
     pub(super) reserved: BTreeMap<String, String>,
     pub(super) kube_reserved: BTreeMap<String, String>,
     pub(super) resource_managers: ResourceManagersConfig,
+    pub(super) static_pod_url: Option<StaticPodUrl>,
     pub(super) eviction: EvictionSettings,
     pub(super) image_pulls_max: Option<usize>,
     /// The programs that provide credentials for images, and their configuration.
@@ -123,6 +127,7 @@ impl KubeletSettings {
         config.reserved.clone_from(&self.reserved);
         config.kube_reserved.clone_from(&self.kube_reserved);
         config.resource_managers.clone_from(&self.resource_managers);
+        config.static_pod_url.clone_from(&self.static_pod_url);
     }
 }
 
@@ -224,6 +229,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let external_cloud = cloud_provider(&mut arguments)?;
     tls_version(&mut arguments)?;
     let (reserved, kube_reserved, resource_managers) = reservations(&arguments)?;
+    let static_pod_url = static_pod_args::parse(&mut arguments)?;
     Ok(KubeletSettings {
         max_pods: arguments.number("max-pods", 1..=u32::MAX)?,
         pods_per_core: arguments.number("pods-per-core", 0..=u32::MAX)?,
@@ -233,6 +239,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         reserved,
         kube_reserved,
         resource_managers,
+        static_pod_url,
         eviction: eviction_args::parse(&arguments)?,
         image_pulls_max: image_pulls(&arguments)?,
         credential_provider_dir: absolute(&arguments, images::PROVIDER_DIR)?,

@@ -215,7 +215,7 @@ impl KubeletConfig {
 
 fn wrong_type(path: &Path, field: &Field) -> KubeletConfigError {
     let want = match field.form {
-        Form::Text => "a string",
+        Form::Text | Form::Url => "a string",
         Form::Duration => "a duration, such as 40s or 1h",
         Form::Number => "a whole number",
         Form::Bool => "true or false",
@@ -225,6 +225,7 @@ fn wrong_type(path: &Path, field: &Field) -> KubeletConfigError {
         Form::Taints => "a list of taints with key, value and effect",
         Form::ReservedMemory => "a list of numaNode and limits",
         Form::GracePeriods => "a list of priority and shutdownGracePeriodSeconds",
+        Form::Headers => "an object with lists of strings",
         Form::Any => "a value",
     };
     KubeletConfigError::Type { path: path.to_owned(), field: field.path, want }
@@ -319,7 +320,7 @@ fn text_of(field: &Field, value: &Value) -> Option<String> {
         _ => None,
     };
     match field.form {
-        Form::Text => scalar(value),
+        Form::Text | Form::Url => scalar(value),
         Form::Duration => {
             let text = value.as_str()?;
             api::codec::time::parse_duration(text).ok()?;
@@ -357,6 +358,13 @@ fn text_of(field: &Field, value: &Value) -> Option<String> {
         Form::GracePeriods => {
             let periods: Option<Vec<_>> = value.as_array()?.iter().map(grace_period).collect();
             Some(periods?.join(","))
+        }
+        Form::Headers => {
+            let is_text = |value: &Value| value.is_string();
+            let is_list = |v: &Value| v.as_array().is_some_and(|list| list.iter().all(is_text));
+            let is_valid = value.as_object()?.values().all(is_list);
+            // A value may contain the commas of the argument.
+            is_valid.then(|| value.to_string())
         }
         Form::Any => Some(value.to_string()),
     }
@@ -411,7 +419,7 @@ fn is_zero(form: Form, value: &Value, text: &str) -> bool {
         Form::Number => value.as_i64() == Some(0),
         Form::Bool => value.as_bool() == Some(false),
         Form::Duration => api::codec::time::parse_duration(text).is_ok_and(|time| time == 0),
-        Form::Any => match value {
+        Form::Any | Form::Headers => match value {
             Value::Array(items) => items.is_empty(),
             Value::Object(items) => items.is_empty(),
             Value::Number(number) => number.as_f64() == Some(0.0),

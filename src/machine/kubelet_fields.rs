@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::kubelet_config::KubeletConfig;
+use crate::command_line::components::kubelet::without_password;
 use crate::command_line::components::kubelet_config::{FIELDS, Form};
 
 /// The given fields as an object. An argument takes precedence over the field of a file.
@@ -31,10 +32,20 @@ pub(super) fn given(files: &KubeletConfig, arguments: &[String]) -> Map<String, 
 
 /// A value of a file, with durations in Go's form.
 fn of_file(form: Form, value: &Value) -> Value {
+    match (form, value) {
+        (Form::Url, Value::String(url)) => return without_password(url).into(),
+        (Form::Headers, Value::Object(headers)) => return masked(headers.keys()),
+        _ => {}
+    }
     match value.as_str().filter(|_| form == Form::Duration) {
         Some(text) => duration(text).unwrap_or_else(|| value.clone()),
         None => value.clone(),
     }
+}
+
+/// Headers with a mask for their values (upstream's `marshalKubeletConfigForLog`).
+fn masked<'a>(names: impl Iterator<Item = &'a String>) -> Value {
+    names.map(|name| (name.clone(), json!(["<masked>"]))).collect::<Map<_, _>>().into()
 }
 
 /// The value of an argument as the field has it; `None` for a form that arguments do not have.
@@ -49,6 +60,12 @@ fn of_argument(form: Form, text: &str) -> Option<Value> {
     };
     match form {
         Form::Text | Form::Any => Some(text.into()),
+        Form::Url => Some(without_password(text).into()),
+        Form::Headers => {
+            let name = |part: &str| part.split_once(':').map(|(name, _)| name.trim().to_owned());
+            let names: Vec<String> = parts().filter_map(name).collect();
+            Some(masked(names.iter()))
+        }
         Form::Duration => duration(text),
         Form::Number => text.parse::<i64>().ok().map(Value::from),
         Form::Bool => Some(matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True").into()),
@@ -121,7 +138,8 @@ mod tests {
         let file = directory.path().join("kubelet.yaml");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                     fileCheckFrequency: 90s\nmaxPods: 5\nlogging: {verbosity: 4}\n\
-                    registryBurst: 0\nevictionHard: {memory.available: 1Gi}\n";
+                    registryBurst: 0\nevictionHard: {memory.available: 1Gi}\n\
+                    staticPodURL: 'http://u:hush@m'\nstaticPodURLHeader: {a: [hush, hush]}\n";
         std::fs::write(&file, text).unwrap();
         let files = KubeletConfig::read(Some(Path::new(&file)), None).unwrap();
         let arguments = [
@@ -152,7 +170,23 @@ mod tests {
                     {"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}},
                     {"numaNode": 1, "limits": {"memory": "2Gi"}},
                 ],
+                "staticPodURL": "http://u:xxxxx@m/",
+                "staticPodURLHeader": {"a": ["<masked>"]},
                 "tlsCipherSuites": ["A", "B"],
+            })
+        );
+    }
+
+    #[test]
+    fn values_of_headers_are_masked() {
+        let arguments = ["manifest-url-header=a:hush,b:hush", "manifest-url=http://u:hush@m/"]
+            .map(str::to_owned);
+        let fields = Value::Object(given(&KubeletConfig::default(), &arguments));
+        assert_eq!(
+            fields,
+            json!({
+                "staticPodURL": "http://u:xxxxx@m/",
+                "staticPodURLHeader": {"a": ["<masked>"], "b": ["<masked>"]},
             })
         );
     }

@@ -1,5 +1,7 @@
 //! Wires the node agent together and starts its tasks.
 
+mod static_pods;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,9 +45,6 @@ use crate::runtime::cri::CriRuntime;
 use crate::runtime::image_folder::{self, ImageFolder};
 use crate::runtime::registries;
 use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
-use crate::static_pods::manifests;
-use crate::static_pods::manifests::{ManifestReader, StaticPodList};
-use crate::static_pods::mirror;
 use crate::status;
 use crate::status::node::allocatable::{self, AllocatableError};
 use crate::user_namespaces::{UserNamespaces, UserNamespacesError};
@@ -139,7 +138,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         spawn_registries(&node);
         spawn_image_folder(&node, socket);
     }
-    let statics = spawn_static_pods(&node, client, &pods);
+    let statics = static_pods::spawn(&node, client, &pods);
     let pods = PodManager::new(Arc::clone(&node), pods, statics);
     pod_resources::serve(&node, pods.table())?;
     let resources = kubelet_api::NodeResources::new(&node, pods.table());
@@ -376,24 +375,6 @@ fn spawn_image_folder(node: &Arc<Node>, socket: PathBuf) {
     };
     let run = image_folder::run(folder, node.tasks.shutdown().clone());
     node.tasks.spawn(Kind::Critical, "image-folder", run);
-}
-
-/// Starts the tasks that read static pods and keep their mirror pods, and returns the static pods.
-fn spawn_static_pods(
-    node: &Arc<Node>,
-    client: Client,
-    pods: &Informer<core::Pod>,
-) -> watch::Receiver<StaticPodList> {
-    let (config, shutdown) = (&node.identity.config, node.tasks.shutdown());
-    let (publisher, statics) = watch::channel(None);
-    let folders = ManifestReader::new(config.manifest_dirs.clone(), config.node_name.clone());
-    let problems = node.tasks.problems().clone();
-    let read = manifests::run(folders, publisher, problems, shutdown.clone());
-    node.tasks.spawn(Kind::Critical, "static-pods", read);
-    let node_name = config.node_name.clone();
-    let mirrors = mirror::run(client, node_name, pods.clone(), statics.clone(), shutdown.clone());
-    node.tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
-    statics
 }
 
 /// Starts the tasks that act on the pods of the node as a whole: clean-up, eviction, shutdown, and

@@ -24,6 +24,7 @@ use crate::image_credentials::provider_config::CredentialProviders;
 use crate::resource_managers::config::ResourceManagersConfig;
 use crate::runtime::containerd::snapshotter::Snapshotter;
 use crate::runtime::registries::Registries;
+use crate::static_pods::url_config::StaticPodUrl;
 use crate::status::not_ready::NotReadyPods;
 use crate::user_namespaces::id_range::IDS_PER_POD;
 
@@ -84,6 +85,8 @@ pub struct Config {
     pub container_logs_dir: PathBuf,
     /// Directories with manifests of static pods.
     pub manifest_dirs: Vec<PathBuf>,
+    /// The URL of a document with static pods; `None` for none.
+    pub static_pod_url: Option<StaticPodUrl>,
     /// Cgroup under which `kubepods` is created; `/` is the root of each hierarchy.
     pub cgroup_root: String,
     /// The runtime.
@@ -364,6 +367,7 @@ impl Config {
             pod_logs_dir: path("/var/log/pods"),
             container_logs_dir: path("/var/log/containers"),
             manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],
+            static_pod_url: None,
             cgroup_root: "/".to_owned(),
             runtime: RuntimeConfig::new(data_dir, run_dir),
             cluster_dns: Vec::new(),

@@ -61,6 +61,7 @@ pub use runtime::containerd::find::find_program;
 pub use runtime::containerd::snapshotter::{Snapshotter, UnsupportedSnapshotter};
 pub use runtime::images::name::{is_valid as is_image_name, normalize as full_image_name};
 pub use runtime::oci_runtime::runc_vulnerability;
+pub use static_pods::url_config::{InvalidStaticPodUrl, StaticPodUrl};
 pub use status::node::allocatable::AllocatableError;
 pub use status::not_ready::{NotReadyPodUids, NotReadyPods};
 pub use user_namespaces::UserNamespacesError;

@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, umask};
 
 /// Flags whose value is a secret, each with its long form.
-const SECRET_FLAGS: [(&str, &str); 11] = [
+const SECRET_FLAGS: [(&str, &str); 13] = [
     ("--agent-token", "--agent-token"),
     ("--token", "--token"),
     ("-t", "--token"),
@@ -23,6 +23,9 @@ const SECRET_FLAGS: [(&str, &str); 11] = [
     ("--s3-proxy", "--etcd-s3-proxy"),
     ("--datastore-endpoint", "--datastore-endpoint"),
     ("--from", "--from"),
+    ("--kubelet-arg=manifest-url-header", "--kubelet-arg=manifest-url-header"),
+    // The value of a `--kubelet-arg` without `=`.
+    ("manifest-url-header", "manifest-url-header"),
 ];
 
 /// Prefix of the placeholder for a secret, followed by the number of the file descriptor that
@@ -49,7 +52,7 @@ pub fn reveal_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
 }
 
 fn reveal_argument(argument: &OsStr) -> Option<OsString> {
-    let (flag, value) = argument.to_str()?.split_once('=')?;
+    let (flag, value) = argument.to_str()?.rsplit_once('=')?;
     let number = value.strip_prefix(PLACEHOLDER)?.parse().ok()?;
     if !SECRET_FLAGS.iter().any(|(_, long)| *long == flag) {
         return None;
@@ -160,6 +163,16 @@ mod tests {
                 "kl server --etcd-s3-access-key=i --etcd-s3-secret-key=a --s3-session-token b",
                 "kl server --etcd-s3-access-key=i --etcd-s3-secret-key=in-memory:1 --etcd-s3-session-token=in-memory:2",
                 "a,b",
+            ),
+            (
+                "kl agent --kubelet-arg=manifest-url-header=A:b=c --kubelet-arg=max-pods=7",
+                "kl agent --kubelet-arg=manifest-url-header=in-memory:1 --kubelet-arg=max-pods=7",
+                "A:b=c",
+            ),
+            (
+                "kl agent --kubelet-arg manifest-url-header=A:b",
+                "kl agent --kubelet-arg manifest-url-header=in-memory:1",
+                "A:b",
             ),
             (
                 "kl server --agent-token=b --token=a",

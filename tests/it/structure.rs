@@ -116,6 +116,7 @@ const NODE: Floors = &[
         "resource_managers::metrics",
         "resource_managers::numa_mask",
         "resource_managers::topology::config",
+        "static_pods::url_config",
         "user_namespaces::id_range",
     ],
     &["config"],

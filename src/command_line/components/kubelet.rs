@@ -10,6 +10,10 @@ const CPU_SETS: &str = "containers are updated when the shared CPUs change";
 pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
 const CGROUPS: &str = "limits of system cgroups are not implemented; reserve with system-reserved";
+/// The argument with the URL of static pods, which may contain a password.
+pub const URL: &str = "manifest-url";
+/// The argument with headers for that URL, whose values are secrets.
+pub const URL_HEADER: &str = "manifest-url-header";
 
 /// What kube-lite does with each argument.
 pub const KUBELET: Component = Component {
@@ -74,7 +78,7 @@ pub const KUBELET: Component = Component {
         ("healthz-port", Value),
         ("hostname-override", Refused("use --node-name")),
         ("housekeeping-interval", NoEffect("statistics are read when they are requested")),
-        ("http-check-frequency", NoEffect(EVENTS)),
+        ("http-check-frequency", Value),
         ("image-credential-provider-bin-dir", Value),
         ("image-credential-provider-config", Value),
         ("image-gc-high-threshold", Value),
@@ -94,8 +98,8 @@ pub const KUBELET: Component = Component {
         ("lock-file", Refused("kube-lite locks its own directories")),
         ("logging-format", Fixed("text", "kube-lite writes text lines")),
         ("make-iptables-util-chains", NoEffect("the node makes no iptables chains")),
-        ("manifest-url", Refused("static pods are read from agent/pod-manifests only")),
-        ("manifest-url-header", Refused("static pods are read from agent/pod-manifests only")),
+        (URL, Value),
+        (URL_HEADER, List),
         ("max-open-files", NoEffect("the service file sets the limit of open files")),
         ("max-parallel-image-pulls", Value),
         ("max-pods", Value),
@@ -169,3 +173,43 @@ pub const KUBELET: Component = Component {
         ("volume-stats-agg-period", NoEffect("statistics are read when they are requested")),
     ],
 };
+
+/// An argument without its secrets, for pages that show arguments.
+pub fn without_secrets(argument: &str) -> String {
+    match component_config::flags::parts(argument) {
+        (URL_HEADER, Some(_)) => format!("{URL_HEADER}=CLASSIFIED"),
+        (URL, Some(url)) => format!("{URL}={}", without_password(url)),
+        _ => argument.to_owned(),
+    }
+}
+
+/// A URL with `xxxxx` for its password, as Go shows it (`URL.Redacted`).
+pub fn without_password(text: &str) -> String {
+    let Ok(mut url) = url::Url::parse(text) else { return text.to_owned() };
+    if url.password().is_none() {
+        return text.to_owned();
+    }
+    match url.set_password(Some("xxxxx")) {
+        Ok(()) => url.into(),
+        // A URL without a host has no password.
+        Err(()) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_and_passwords_of_the_url_are_not_shown() {
+        for (argument, want) in [
+            ("manifest-url-header=Authorization:Bearer hush", "manifest-url-header=CLASSIFIED"),
+            ("--manifest-url-header=a:hush", "manifest-url-header=CLASSIFIED"),
+            ("manifest-url=https://u:hush@m/a?b", "manifest-url=https://u:xxxxx@m/a?b"),
+            ("manifest-url=https://m/a", "manifest-url=https://m/a"),
+            ("max-pods=7", "max-pods=7"),
+        ] {
+            assert_eq!(without_secrets(argument), want);
+        }
+    }
+}

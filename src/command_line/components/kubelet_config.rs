@@ -2,11 +2,12 @@
 //! kubelet that each one is the same as, or what kube-lite does with those without an argument.
 
 use self::Form::{
-    Any, Bool, Duration, Gates, GracePeriods, Number, Pairs, ReservedMemory, Taints, Text, Texts,
+    Any, Bool, Duration, Gates, GracePeriods, Headers, Number, Pairs, ReservedMemory, Taints, Text,
+    Texts, Url,
 };
 use super::Component;
 use super::Effect::{Fixed, NoEffect, Refused, Value};
-use super::kubelet::{EVENTS, PROCESS};
+use super::kubelet::{EVENTS, PROCESS, URL, URL_HEADER};
 
 /// The form of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub enum Form {
     ReservedMemory,
     /// A list of priorities with grace periods.
     GracePeriods,
+    /// A URL, whose password is a secret.
+    Url,
+    /// An object with lists of strings, which are secrets.
+    Headers,
     /// Any value of a field that is refused, or has no effect.
     Any,
 }
@@ -190,8 +195,8 @@ pub const FIELDS: &[Field] = &[
     own(SHUTDOWN_CRITICAL, Duration, false),
     own("singleProcessOOMKill", Bool, false),
     plain("staticPodPath", "pod-manifest-path", Text),
-    plain("staticPodURL", "manifest-url", Text),
-    plain("staticPodURLHeader", "manifest-url-header", Any),
+    plain("staticPodURL", URL, Url),
+    plain("staticPodURLHeader", URL_HEADER, Headers),
     plain("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration),
     plain("syncFrequency", "sync-frequency", Duration),
     plain("systemCgroups", "system-cgroups", Text),

@@ -29,8 +29,9 @@ use crate::pods::resources::{ClassRequests, Qos};
 use crate::pods::table::PodTable;
 use crate::pods::worker::Worker;
 use crate::runtime::containerd::events::RuntimeSignal;
-use crate::static_pods::manifests::{self, StaticPodList};
+use crate::static_pods::document;
 use crate::static_pods::mirror::MirrorPod;
+use crate::static_pods::sources::StaticPods;
 use crate::status::pod::PodFailure;
 use crate::volumes;
 
@@ -58,7 +59,7 @@ pub(crate) struct PodManager {
     node: Arc<Node>,
     table: PodTable,
     informer: Informer<core::Pod>,
-    statics: watch::Receiver<StaticPodList>,
+    statics: watch::Receiver<StaticPods>,
     dirty: Arc<DirtyPods>,
     /// Pods that ended here and still exist in the API.
     finished: HashSet<Arc<str>>,
@@ -74,7 +75,7 @@ impl PodManager {
     pub(crate) fn new(
         node: Arc<Node>,
         informer: Informer<core::Pod>,
-        statics: watch::Receiver<StaticPodList>,
+        statics: watch::Receiver<StaticPods>,
     ) -> Self {
         let dirty = Arc::new(DirtyPods::default());
         let noted = Arc::clone(&dirty);
@@ -121,7 +122,7 @@ impl PodManager {
                 () = &mut first_list, if !listed => listed = true,
                 () = self.dirty.notify.notified() => {}
                 Ok(()) = self.statics.changed() => {
-                    static_pods_read = true;
+                    static_pods_read = self.statics.borrow().is_complete();
                     self.reconcile_static_pods();
                 }
                 signal = signals.recv() => match signal {
@@ -205,7 +206,7 @@ impl PodManager {
     }
 
     fn is_static(&self, key: &ObjectKey) -> bool {
-        self.statics.borrow().iter().flatten().any(|pod| pod.key == *key)
+        self.statics.borrow().pods().iter().any(|pod| pod.key == *key)
     }
 
     /// Updates the workers of one key to the state in the API.
@@ -309,7 +310,7 @@ impl PodManager {
     /// Updates the workers of static pods to the manifests. A changed pod waits for the end of its
     /// predecessor.
     fn reconcile_static_pods(&mut self) {
-        let wanted = self.statics.borrow_and_update().clone().unwrap_or_default();
+        let wanted = self.statics.borrow_and_update().pods();
         let mut running = Vec::new();
         for handle in self.table.0.read().values() {
             let pod = Arc::clone(&handle.desired.borrow().pod);
@@ -317,7 +318,7 @@ impl PodManager {
                 continue;
             }
             let of_manifest = wanted.iter().find(|p| p.uid == pod.uid);
-            if !of_manifest.is_some_and(|p| manifests::is_of_same_file(p, &pod)) {
+            if !of_manifest.is_some_and(|p| document::is_of_same_document(p, &pod)) {
                 handle.desired.send_if_modified(|d| d.set_removed(of_manifest.is_some()));
             }
             running.push(pod);

@@ -57,7 +57,7 @@ impl PodContainer {
 pub(crate) enum PodOrigin {
     /// The API server.
     Api,
-    /// A manifest on disk.
+    /// A manifest on disk or at a URL.
     Static,
 }
 

@@ -10,7 +10,7 @@ use client::{Client, DeleteOptions, Informer, owner_reference};
 use tokio::sync::{Notify, watch};
 
 use crate::pods::pod::{HASH_ANNOTATION, MIRROR_ANNOTATION, Pod};
-use crate::static_pods::manifests::StaticPodList;
+use crate::static_pods::sources::StaticPods;
 
 /// A mirror pod in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +56,11 @@ enum Action {
 }
 
 /// Returns the actions after which each static pod has one mirror pod of its current content.
-fn actions(pods: &[Arc<Pod>], mirrors: &[MirrorPod]) -> Vec<Action> {
-    let stale = mirrors.iter().filter(|m| m.deleted || !pods.iter().any(|p| m.mirrors(p))).cloned();
+/// Unless `is_complete`, a pod without a manifest may be in a source that was not read.
+fn actions(pods: &[Arc<Pod>], is_complete: bool, mirrors: &[MirrorPod]) -> Vec<Action> {
+    let is_unknown = |m: &MirrorPod| !is_complete && !pods.iter().any(|p| p.key == m.key);
+    let is_stale = |m: &MirrorPod| !is_unknown(m) && !pods.iter().any(|p| m.mirrors(p));
+    let stale = mirrors.iter().filter(|m| m.deleted || is_stale(m)).cloned();
     let missing = pods.iter().filter(|p| !mirrors.iter().any(|m| m.key == p.key)).cloned();
     stale.map(Action::Delete).chain(missing.map(Action::Create)).collect()
 }
@@ -67,7 +70,7 @@ pub(crate) async fn run(
     client: Client,
     node_name: String,
     informer: Informer<core::Pod>,
-    mut pods: watch::Receiver<StaticPodList>,
+    mut pods: watch::Receiver<StaticPods>,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let changed = Arc::new(Notify::new());
@@ -77,21 +80,20 @@ pub(crate) async fn run(
             wake.notify_one();
         }
     });
-    let ready = async {
-        informer.synced().await;
-        pods.wait_for(Option::is_some).await.is_ok()
-    };
     tokio::select! {
         () = shutdown.requested() => return Ok(()),
-        known = ready => if !known { return Ok(()) },
+        () = informer.synced() => {}
     }
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
     loop {
-        let wanted = pods.borrow_and_update().clone().unwrap_or_default();
+        let (wanted, is_complete) = {
+            let current = pods.borrow_and_update();
+            (current.pods(), current.is_complete())
+        };
         let mirrors: Vec<MirrorPod> =
             informer.cache().list("").iter().filter_map(|o| MirrorPod::from_object(o)).collect();
         let mut failed = false;
-        for action in actions(&wanted, &mirrors) {
+        for action in actions(&wanted, is_complete, &mirrors) {
             if let Err(error) = apply(&client, &node_name, &action).await {
                 failed = true;
                 tracing::debug!(?action, %error, "cannot update mirror pod, retrying");
@@ -165,7 +167,7 @@ mod tests {
                 Action::Create(_) => 'c',
                 Action::Delete(_) => 'd',
             };
-            actions(pods, mirrors).iter().map(letter).collect()
+            actions(pods, true, mirrors).iter().map(letter).collect()
         };
         assert_eq!(does(&pods, &[]), "c");
         assert_eq!(does(&pods, &[mirror("h", false)]), "");
@@ -173,5 +175,8 @@ mod tests {
         assert_eq!(does(&pods, &[mirror("old", false)]), "d");
         assert_eq!(does(&pods, &[mirror("h", true)]), "d");
         assert_eq!(does(&[], &[mirror("h", false)]), "d");
+        // Its source may not have been read.
+        assert!(actions(&[], false, &[mirror("h", false)]).is_empty());
+        assert_eq!(actions(&pods, false, &[mirror("old", false)]).len(), 1);
     }
 }

@@ -1,54 +1,8 @@
-//! Manifests of static pods: parsing, validation and rejection.
+//! Directories of static pods: changed, removed and rejected files.
 
 use super::*;
-
-const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  \
-    containers:\n  - {name: c, image: busybox}\n";
-
-fn of(text: &str) -> Result<Pod, InvalidManifest> {
-    parse(text.as_bytes(), Path::new("/m/web.yaml"), "node1")
-}
-
-#[test]
-fn a_manifest_becomes_a_pod_of_this_node() {
-    let pod = of(WEB).unwrap();
-    assert_eq!(
-        (pod.namespace(), pod.name(), pod.origin),
-        ("default", "web-node1", PodOrigin::Static)
-    );
-    let annotations = pod.annotations().unwrap();
-    assert_eq!(annotations[SOURCE_ANNOTATION], "file");
-    assert_eq!(annotations[HASH_ANNOTATION], *pod.uid);
-    assert_eq!(pod.uid.len(), 32);
-    assert_eq!(pod.spec().node_name.as_deref(), Some("node1"));
-    assert_eq!(pod.restart_policy(), "Always");
-    let tolerations = pod.spec().tolerations.as_ref().unwrap();
-    assert_eq!(tolerations[0].effect.as_deref(), Some("NoExecute"));
-    // The same content has the same uid, also as JSON with other spacing; different content has a
-    // different uid.
-    assert_eq!(of(&WEB.replace("busybox}", "busybox }")).unwrap().uid, pod.uid);
-    assert_ne!(of(&WEB.replace("busybox", "busybox:1")).unwrap().uid, pod.uid);
-}
-
-#[test]
-fn invalid_manifests_are_rejected_by_name() {
-    let says = |text: &str| of(text).unwrap_err().to_string();
-    assert_eq!(
-        says("apiVersion: apps/v1\nkind: Deployment\n"),
-        "contains kind \"Deployment\" of \"apps/v1\"; a static pod is a Pod of v1"
-    );
-    let secret =
-        WEB.to_owned() + "  volumes: [{name: v, secret: {secretName: s, defaultMode: 420}}]\n";
-    assert_eq!(says(&secret), "static pods may not reference secrets");
-    let account = WEB.to_owned() + "  serviceAccountName: x\n";
-    assert_eq!(says(&account), "static pods may not reference serviceaccounts");
-    assert!(says(&WEB.replace("name: web", "name: ../web")).contains("metadata.name"));
-    assert!(
-        says(&WEB.replace("image: busybox", "image: ''"))
-            .starts_with("invalid pod: spec.containers[0].image")
-    );
-    assert!(says("a: [").starts_with("not a valid Pod"));
-}
+use crate::static_pods::document::is_of_same_document;
+use crate::static_pods::document::tests::WEB;
 
 #[test]
 fn an_invalid_file_keeps_its_pod_and_a_removed_file_removes_it() {
@@ -83,13 +37,13 @@ fn a_file_that_is_removed_and_written_again_is_a_new_pod() {
     };
     std::fs::write(&file, WEB).unwrap();
     let first = read(false);
-    assert!(is_of_same_file(&first, &read(false)));
+    assert!(is_of_same_document(&first, &read(false)));
     // Other text of the same pod.
     std::fs::write(&file, format!("# a comment\n{WEB}")).unwrap();
     assert!(Arc::ptr_eq(&first, &read(false)));
     let second = read(true);
     assert_eq!(first.uid, second.uid);
-    assert!(!is_of_same_file(&first, &second));
+    assert!(!is_of_same_document(&first, &second));
 }
 
 #[test]
