@@ -2,6 +2,7 @@
 //! agent.
 
 mod component_configs;
+mod enforcement_args;
 mod eviction_args;
 mod excluded_endpoints;
 mod flags;

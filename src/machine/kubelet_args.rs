@@ -10,9 +10,11 @@ use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
 use node::{
-    ImageVerification, MemoryConfig, ShutdownGracePeriod, StaticPodUrl, SystemLogsConfig,
+    ImageVerification, MemoryConfig, NodeAllocatableEnforcement, ShutdownGracePeriod,
+    StaticPodUrl, SystemLogsConfig,
 };
 
+use super::enforcement_args;
 use super::eviction_args::{self, EvictionSettings};
 use super::flags;
 use super::images;
@@ -50,6 +52,7 @@ pub(super) struct KubeletSettings {
     pub(super) allowed_sysctls: Vec<String>,
     pub(super) reserved: BTreeMap<String, String>,
     pub(super) kube_reserved: BTreeMap<String, String>,
+    pub(super) enforcement: NodeAllocatableEnforcement,
     pub(super) resource_managers: ResourceManagersConfig,
     pub(super) static_pod_url: Option<StaticPodUrl>,
     pub(super) eviction: EvictionSettings,
@@ -126,6 +129,7 @@ impl KubeletSettings {
         config.allowed_sysctls.clone_from(&self.allowed_sysctls);
         config.reserved.clone_from(&self.reserved);
         config.kube_reserved.clone_from(&self.kube_reserved);
+        config.enforcement.clone_from(&self.enforcement);
         config.resource_managers.clone_from(&self.resource_managers);
         config.static_pod_url.clone_from(&self.static_pod_url);
     }
@@ -229,6 +233,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
     let external_cloud = cloud_provider(&mut arguments)?;
     tls_version(&mut arguments)?;
     let (reserved, kube_reserved, resource_managers) = reservations(&arguments)?;
+    let enforcement = enforcement_args::parse(&mut arguments)?;
     let static_pod_url = static_pod_args::parse(&mut arguments)?;
     Ok(KubeletSettings {
         max_pods: arguments.number("max-pods", 1..=u32::MAX)?,
@@ -238,6 +243,7 @@ fn settings(mut arguments: Arguments) -> Result<KubeletSettings, CommandError> {
         allowed_sysctls: sysctls(&arguments)?,
         reserved,
         kube_reserved,
+        enforcement,
         resource_managers,
         static_pod_url,
         eviction: eviction_args::parse(&arguments)?,
@@ -300,7 +306,7 @@ fn healthz(arguments: &Arguments) -> Result<Option<SocketAddr>, CommandError> {
 }
 
 /// The parts of the comma-separated lists of an argument.
-fn list(arguments: &Arguments, name: &str) -> Vec<String> {
+pub(super) fn list(arguments: &Arguments, name: &str) -> Vec<String> {
     let parts = arguments.values(name).iter().flat_map(|value| value.split(','));
     parts.map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }

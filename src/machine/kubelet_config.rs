@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use sorting::CompactSort as _;
 
 use crate::command_line::components::PlacedArgument;
+use crate::command_line::components::kubelet::ENFORCE;
 use crate::command_line::components::kubelet_config::{
     EVICTION_HARD, FIELDS, Field, Form, MERGE_THRESHOLDS,
 };
@@ -193,6 +194,10 @@ impl KubeletConfig {
             let mut text = text_of(field, value).ok_or_else(|| wrong_type(file, field))?;
             if field.zero_is_unset && is_zero(field.form, value, &text) {
                 continue;
+            }
+            if field.argument == Some(ENFORCE) && text.is_empty() {
+                // An empty list is not the default, as in the kubelet.
+                text = "none".to_owned();
             }
             if field.argument == Some(EVICTION_HARD) && self.merges_default_thresholds() {
                 text = with_default_thresholds(&text);

@@ -1,19 +1,19 @@
 //! Wires the node agent together and starts its tasks.
 
+mod enforcement;
 mod static_pods;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use base::{Backoff, Kind, Tasks};
 use client::events::EventType;
 use client::{Client, Informer, Informers};
 use tokio::sync::{mpsc, watch};
 
+use self::enforcement::EnforcementFailure;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::context::{ApiHandles, Node, NodeCaches, NodeIdentity, RuntimeHandles};
@@ -28,11 +28,10 @@ use crate::image_access::ImageAccess;
 use crate::image_registry::{ImageRegistry, Peers, RegistryConfig};
 use crate::kubelet_api;
 use crate::local_driver::LocalDriver;
-use crate::machine::{Machine, ProcessCounts};
+use crate::machine::Machine;
 use crate::plugins;
 use crate::pods::admission::supported_fields::NodeFeatures;
 use crate::pods::manager::PodManager;
-use crate::pods::resources::MemoryControl;
 use crate::pods::shutdown;
 use crate::pods::table::PodTable;
 use crate::resource_managers::{ResourceManagers, ResourceManagersError, cpu_sets};
@@ -69,6 +68,9 @@ pub enum NodeError {
     /// More is reserved than the machine has.
     #[error(transparent)]
     Allocatable(#[from] AllocatableError),
+    /// A cgroup of the system or of Kubernetes is not limited.
+    #[error(transparent)]
+    Enforcement(#[from] EnforcementFailure),
     /// The CPU, memory or topology manager does not start.
     #[error(transparent)]
     ResourceManagers(#[from] ResourceManagersError),
@@ -95,7 +97,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let machine = Machine::read();
     let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
     allocatable::check(&config, &capacity)?;
-    let cgroups = set_up_cgroups(&config, &machine, &allocatable)?;
+    let cgroups = enforcement::set_up_cgroups(&config, &machine, (&capacity, &allocatable))?;
     if containerd.is_some() {
         import_pause_image(&config, &socket, &tasks).await?;
     }
@@ -123,6 +125,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     });
     node.csi.drivers.set_built_in(local);
     announce(&node);
+    enforcement::limit_reserved(&node).await?;
     let (sender, signals) = mpsc::channel::<RuntimeSignal>(EVENTS_MAX);
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
@@ -288,26 +291,6 @@ fn spawn_built_in_driver(node: &Arc<Node>) {
         }
         Ok::<(), std::convert::Infallible>(())
     });
-}
-
-/// Creates the cgroup of all pods with the limits that follow from `allocatable`.
-fn set_up_cgroups(
-    config: &Config,
-    machine: &Machine,
-    allocatable: &BTreeMap<String, Quantity>,
-) -> std::io::Result<Cgroups> {
-    let of = |name: &str| allocatable.get(name).copied();
-    let for_pods = of("memory").map_or(0, |amount| amount.value());
-    let control = MemoryControl::new(config.memory, machine, for_pods);
-    let mut cgroups = Cgroups::new(&config.cgroup_root, control);
-    // The limit of all pods together lies above the eviction threshold: pods are then evicted by
-    // rank before the kernel's OOM killer picks a process.
-    let reserved = |name: &str| config.reserved_quantity(name).map_or(0, |amount| amount.value());
-    let memory = machine.memory.saturating_sub(reserved("memory")).max(0);
-    let pids = ProcessCounts::read().max.and_then(|max| i64::try_from(max).ok());
-    let pids = pids.map(|max| max.saturating_sub(reserved("pid")).max(0));
-    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory, pids)?;
-    Ok(cgroups)
 }
 
 /// Starts the tasks that report the statuses of pods and of the node.

@@ -4,6 +4,7 @@
 mod accounting;
 pub(crate) mod metrics;
 mod pod_limits;
+mod reserved;
 mod usage;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use self::accounting::CpuLimit;
 pub(crate) use self::accounting::{DiskCounters, GroupCounters, IoCost, Throttling};
 pub(crate) use self::pod_limits::{PodGroupConfig, are_equal_shares};
+pub(crate) use self::reserved::{ReservedGroupError, ReservedLimits};
 pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 #[cfg(test)]
 use crate::config::memory::MemoryConfig;
@@ -409,10 +411,10 @@ fn remove_tree(folder: &Path) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn tree(mount: &Path, top: &str, v2: bool) -> Cgroups {
+    pub(super) fn tree(mount: &Path, top: &str, v2: bool) -> Cgroups {
         let mut cgroups = Cgroups::in_folder(mount.to_owned());
         (cgroups.top, cgroups.v2) = (top.to_owned(), v2);
         cgroups

@@ -1,6 +1,7 @@
 //! Configuration of the node agent. Everything that is global to the host is a path or a name, so
 //! that several nodes can run on one machine.
 
+pub(crate) mod enforcement;
 pub(crate) mod memory;
 pub(crate) mod thresholds;
 
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use client::Informers;
 use tokio::sync::watch;
 
+use self::enforcement::NodeAllocatableEnforcement;
 use self::memory::MemoryConfig;
 use self::thresholds::EvictionThresholds;
 use crate::generic_devices::selector::DeviceSelection;
@@ -113,6 +115,8 @@ pub struct Config {
     pub reserved: BTreeMap<String, String>,
     /// Resources reserved for Kubernetes itself, in the same form.
     pub kube_reserved: BTreeMap<String, String>,
+    /// Which groups are limited to what is allocatable or reserved.
+    pub enforcement: NodeAllocatableEnforcement,
     /// Swap, protected requests and throttling of memory.
     pub memory: MemoryConfig,
     /// The CPU, memory and topology managers.
@@ -383,6 +387,7 @@ impl Config {
             allowed_sysctls: Vec::new(),
             reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
+            enforcement: NodeAllocatableEnforcement::default(),
             resource_managers: ResourceManagersConfig::default(),
             eviction: EvictionThresholds::default(),
             pressure_transition: Duration::from_secs(300),

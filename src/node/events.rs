@@ -22,7 +22,7 @@
 //! | `FailedMapVolume` | `FAILED_MAP_VOLUME` |
 //! | `FailedMount` | `FAILED_MOUNT` |
 //! | `FailedMountOnFilesystemMismatch` | the text of `FAILED_MOUNT` names both file systems |
-//! | `FailedNodeAllocatableEnforcement` | a cgroup error ends the start with that error |
+//! | `FailedNodeAllocatableEnforcement` | `FAILED_NODE_ALLOCATABLE_ENFORCEMENT` |
 //! | `FailedNodeDeclaredFeaturesCheck` | the node declares no features; see admission |
 //! | `FailedPodSandBoxStatus` | `FAILED_POD_SANDBOX_STATUS` |
 //! | `FailedPostStartHook` | `FAILED_POST_START_HOOK` |
@@ -100,6 +100,8 @@ pub(crate) const FAILED_KILL_POD: &str = "FailedKillPod";
 pub(crate) const FAILED_MAP_VOLUME: &str = "FailedMapVolume";
 /// A volume cannot be set up.
 pub(crate) const FAILED_MOUNT: &str = "FailedMount";
+/// A cgroup of the system or of Kubernetes is not limited.
+pub(crate) const FAILED_NODE_ALLOCATABLE_ENFORCEMENT: &str = "FailedNodeAllocatableEnforcement";
 /// The runtime does not return the status of a sandbox.
 pub(crate) const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
 /// A container's postStart hook failed.

@@ -40,6 +40,7 @@ mod volume_usage;
 mod volumes;
 
 pub use agent::{NodeError, run};
+pub use config::enforcement::{EnforcementError, NodeAllocatableEnforcement, ReservedCgroup};
 pub use config::memory::{MemoryConfig, MemoryReservation, SwapBehavior};
 pub use config::thresholds::{EvictionThresholds, ThresholdError, ThresholdTexts};
 pub use config::{

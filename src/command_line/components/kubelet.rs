@@ -9,7 +9,9 @@ const CERTIFICATES: &str = "kube-lite issues and renews the certificates of node
 const CPU_SETS: &str = "containers are updated when the shared CPUs change";
 pub(super) const EVENTS: &str = "the node acts on events of the runtime and of the API";
 const KERNEL: &str = "kube-lite changes no settings of the kernel";
-const CGROUPS: &str = "limits of system cgroups are not implemented; reserve with system-reserved";
+const CGROUPS: &str = "processes outside of cgroups are not moved into one";
+/// The argument with the levels of enforcement.
+pub const ENFORCE: &str = "enforce-node-allocatable";
 /// The argument with the URL of static pods, which may contain a password.
 pub const URL: &str = "manifest-url";
 /// The argument with headers for that URL, whose values are secrets.
@@ -56,7 +58,7 @@ pub const KUBELET: Component = Component {
         ),
         ("enable-debugging-handlers", Fixed("true", "logs and exec need the kubelet API")),
         ("enable-server", Fixed("true", "the server needs the kubelet API")),
-        ("enforce-node-allocatable", Fixed("pods", CGROUPS)),
+        (ENFORCE, List),
         ("event-burst", NoEffect("equal events are merged")),
         ("event-qps", NoEffect("equal events are merged")),
         ("eviction-hard", Value),
@@ -91,7 +93,7 @@ pub const KUBELET: Component = Component {
         ("kube-api-content-type", NoEffect(PROCESS)),
         ("kube-api-qps", NoEffect(PROCESS)),
         ("kube-reserved", Value),
-        ("kube-reserved-cgroup", Refused(CGROUPS)),
+        ("kube-reserved-cgroup", Value),
         ("kubeconfig", NoEffect(PROCESS)),
         ("kubelet-cgroups", NoEffect("the service file sets the cgroup of the process")),
         ("local-storage-capacity-isolation", Fixed("true", "limits of storage are enforced")),
@@ -156,7 +158,7 @@ pub const KUBELET: Component = Component {
         ("sysctls", Refused(KERNEL)),
         ("system-cgroups", Refused(CGROUPS)),
         ("system-reserved", Value),
-        ("system-reserved-cgroup", Refused(CGROUPS)),
+        ("system-reserved-cgroup", Value),
         ("tls-cert-file", Refused(CERTIFICATES)),
         (
             "tls-cipher-suites",

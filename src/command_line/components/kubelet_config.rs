@@ -7,7 +7,7 @@ use self::Form::{
 };
 use super::Component;
 use super::Effect::{Fixed, NoEffect, Refused, Value};
-use super::kubelet::{EVENTS, PROCESS, URL, URL_HEADER};
+use super::kubelet::{ENFORCE, EVENTS, PROCESS, URL, URL_HEADER};
 
 /// The form of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub const FIELDS: &[Field] = &[
     pointer("enableServer", "enable-server", Bool),
     own(LOG_HANDLER, Bool, false),
     own(LOG_QUERY, Bool, false),
-    plain("enforceNodeAllocatable", "enforce-node-allocatable", Texts),
+    pointer("enforceNodeAllocatable", ENFORCE, Texts),
     plain("eventBurst", "event-burst", Number),
     pointer("eventRecordQPS", "event-qps", Number),
     plain("evictionHard", EVICTION_HARD, Pairs("<")),
