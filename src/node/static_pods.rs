@@ -1,4 +1,4 @@
-//! Static pods: reads their manifests, on disk and at a URL, and keeps their mirror pods in the API.
+//! Static pods: reads manifests on disk and at a URL, and keeps their mirror pods in the API.
 
 pub(crate) mod document;
 pub(crate) mod manifests;

@@ -111,7 +111,8 @@ fn replace_secrets(
     while let Some(argument) = all.next() {
         let secret = SECRET_FLAGS.iter().find_map(|(flag, long)| {
             match argument.as_bytes().strip_prefix(flag.as_bytes())? {
-                [] => Some((*long, None)),
+                // The value of an argument of a component is in the same word.
+                [] if !long.ends_with("-header") => Some((*long, None)),
                 [b'=', value @ ..] => Some((*long, Some(value))),
                 value if *flag == "-t" => Some((*long, Some(value))),
                 _ => None,
@@ -188,6 +189,7 @@ mod tests {
             "kl token delete abc",
             "kl",
             "kl agent -t",
+            "kl agent --kubelet-arg manifest-url-header --debug",
         ] {
             assert_eq!(run(line).0, None, "{line}");
         }

@@ -97,5 +97,6 @@ fn other_kinds_of_a_url_are_rejected() {
         says("apiVersion: v1\nkind: List\nitems: []\n"),
         "contains kind \"List\" of \"v1\"; a static pod is a Pod of v1"
     );
+    assert!(!says("apiVersion: v1\nkind: PodList\nitems: [null]\n").is_empty());
     assert!(says("<html>").starts_with("not a valid Pod"), "{}", says("<html>"));
 }
