@@ -10,8 +10,8 @@ use api::Quantity;
 use api::k8s::api::core::v1::Taint;
 use node::resource_manager_config::ResourceManagersConfig;
 use node::{
-    ImageVerification, MemoryConfig, NodeAllocatableEnforcement, ShutdownGracePeriod,
-    StaticPodUrl, SystemLogsConfig,
+    ImageVerification, MemoryConfig, NodeAllocatableEnforcement, ShutdownGracePeriod, StaticPodUrl,
+    SystemLogsConfig,
 };
 
 use super::enforcement_args;

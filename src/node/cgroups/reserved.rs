@@ -88,6 +88,10 @@ impl Cgroups {
                 self.set(path, controller, file, value)?;
             }
         }
+        // MemoryQoS protects what is reserved whatever `memoryReservationPolicy` is.
+        let protected = limits.memory.filter(|_| self.is_v2());
+        let protected = protected.map(|bytes| ("memory.min", bytes.to_string()));
+        self.write(path, protected.as_slice())?;
         Ok(())
     }
 
@@ -201,12 +205,13 @@ mod tests {
         let error = cgroups.limit_reserved("/a", limits()).unwrap_err().to_string();
         assert_eq!(error, "cgroup [\"a\"] has some missing controllers: cpuset, pids");
         write(mount, "a/cgroup.controllers", "cpuset cpu memory pids\n");
-        for file in ["cpu.weight", "memory.max", "pids.max"] {
+        for file in ["cpu.weight", "memory.max", "memory.min", "pids.max"] {
             write(mount, &format!("a/{file}"), "1");
         }
         cgroups.limit_reserved("/a", limits()).unwrap();
         assert_eq!(read(mount, "a/cpu.weight"), "39");
         assert_eq!(read(mount, "a/memory.max"), "1048576");
+        assert_eq!(read(mount, "a/memory.min"), "1048576");
         assert_eq!(read(mount, "a/pids.max"), "9");
     }
 }
