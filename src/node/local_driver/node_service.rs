@@ -200,9 +200,14 @@ fn stage_directory(
     Ok(())
 }
 
-fn let_everyone_write(staging: &Path) -> Result<(), LocalDriverError> {
-    let set = std::fs::set_permissions(staging, Permissions::from_mode(ROOT_MODE));
-    set.map_err(LocalDriverError::io("set the permissions of", staging))
+/// Sets the mode of the root; synced, because the record says afterwards that it is set.
+fn let_everyone_write(root: &Path) -> Result<(), LocalDriverError> {
+    let set = || {
+        let root = File::open(root)?;
+        root.set_permissions(Permissions::from_mode(ROOT_MODE))?;
+        root.sync_all()
+    };
+    set().map_err(LocalDriverError::io("set the permissions of", root))
 }
 
 fn mount_staged(
@@ -341,6 +346,16 @@ mod tests {
         let units: Vec<i32> = usage.iter().map(|usage| usage.unit).collect();
         assert_eq!(units, [i32::from(Unit::Bytes), i32::from(Unit::Inodes)]);
         assert!(usage.first().is_some_and(|bytes| bytes.total > 0 && bytes.available >= 0));
+    }
+
+    #[test]
+    fn the_root_of_a_volume_lets_every_user_write() {
+        let home = tempfile::tempdir().unwrap();
+        let_everyone_write(home.path()).unwrap();
+        let mode = home.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, ROOT_MODE);
+        let error = let_everyone_write(&home.path().join("missing")).unwrap_err().to_string();
+        assert!(error.contains("set the permissions of"), "{error}");
     }
 
     #[test]
