@@ -30,7 +30,7 @@ use crate::kubelet_api;
 use crate::local_driver::LocalDriver;
 use crate::machine::Machine;
 use crate::plugins;
-use crate::pods::admission::supported_fields::NodeFeatures;
+use crate::pods::admission::supported_fields::{NodeFeatures, SelinuxFeatures};
 use crate::pods::manager::PodManager;
 use crate::pods::shutdown;
 use crate::pods::table::PodTable;
@@ -47,7 +47,9 @@ use crate::runtime::{Runtime, RuntimeFeatures, RuntimeVersion};
 use crate::status;
 use crate::status::node::allocatable::{self, AllocatableError};
 use crate::user_namespaces::{UserNamespaces, UserNamespacesError};
+use crate::volumes;
 use crate::volumes::scsi::Scsi;
+use crate::volumes::selinux::Selinux;
 use crate::volumes::shared_mount::{self, SharedMountError};
 
 /// How long the agent waits for the runtime to answer before the start fails.
@@ -93,7 +95,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let runtime = cri_runtime(&config, &socket, &tasks);
     let version = wait_for(&runtime, &tasks).await?;
     describe(&config, &version, oci_runtime);
-    let features = features(&runtime, &version, &user_namespaces).await?;
+    let (features, selinux) = features(&config, &runtime, &version, &user_namespaces).await?;
     let machine = Machine::read();
     let (capacity, allocatable) = allocatable::capacity_and_allocatable(&config, &machine);
     allocatable::check(&config, &capacity)?;
@@ -116,6 +118,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         runtime: handles,
         csi: Csi::new(&client, &informers, own_node.clone(), &config, status_changed),
         scsi: Scsi::new(&client, &config),
+        selinux,
         api: ApiHandles::new(&client, &informers, own_node, &config, &tasks),
         caches,
         devices: device_manager(&config, &tasks).await?,
@@ -175,13 +178,16 @@ fn describe(config: &Config, version: &RuntimeVersion, oci_runtime: Option<Strin
 /// Reads the features of the machine and of the runtime, and gives `user_namespaces` those of its
 /// handlers.
 async fn features(
+    config: &Config,
     runtime: &CriRuntime,
     version: &RuntimeVersion,
     user_namespaces: &UserNamespaces,
-) -> Result<NodeFeatures, NodeError> {
+) -> Result<(NodeFeatures, Arc<Selinux>), NodeError> {
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     user_namespaces.update_handlers(&status);
-    Ok(NodeFeatures::new(RuntimeFeatures::of(version, &status)))
+    let selinux = volumes::start_selinux(&config.root_dir).await;
+    let labels = SelinuxFeatures::new(selinux.is_enabled(), &config.runtime);
+    Ok((NodeFeatures::new(RuntimeFeatures::of(version, &status), labels), selinux))
 }
 
 /// The client of the runtime at `socket`, and of the image service if that has its own.

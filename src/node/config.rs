@@ -235,6 +235,8 @@ pub struct RuntimeConfig {
     pub default_runtime: Option<String>,
     /// Whether devices belong to the user and group of a container's security context.
     pub nonroot_devices: bool,
+    /// Whether containers get SELinux labels, if the kernel has SELinux.
+    pub selinux: bool,
     /// Ranges and domains that containerd reaches without a proxy.
     pub no_proxy: Vec<String>,
     /// Whether the embedded registry shares the tag `latest`.
@@ -306,6 +308,7 @@ impl RuntimeConfig {
             image_endpoint: None,
             default_runtime: None,
             nonroot_devices: false,
+            selinux: false,
             no_proxy: Vec::new(),
             share_latest: false,
             bin_dirs: vec![data_dir.join("bin")],

@@ -43,6 +43,7 @@ use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status::writer::StatusWriter;
 use crate::user_namespaces::UserNamespaces;
 use crate::volumes::scsi::Scsi;
+use crate::volumes::selinux::Selinux;
 
 use labels::Labels;
 
@@ -58,6 +59,8 @@ pub(crate) struct Node {
     pub(crate) csi: Arc<Csi>,
     /// iSCSI and Fibre Channel volumes.
     pub(crate) scsi: Arc<Scsi>,
+    /// SELinux labels of volumes.
+    pub(crate) selinux: Arc<Selinux>,
     pub(crate) devices: Arc<DeviceManager>,
     /// CPUs and memory of containers, and their alignment with devices.
     pub(crate) resource_managers: Arc<ResourceManagers>,

@@ -248,6 +248,11 @@ impl Csi {
         self.waiting.wait(uid);
     }
 
+    /// Wakes the pods that wait, as something happened that their volumes may wait for.
+    pub(crate) fn wake_waiting(&self) {
+        self.waiting.wake();
+    }
+
     /// Ends [`Csi::wait`]: the volumes of the pod are set up.
     pub(crate) fn stop_waiting(&self, uid: &str) {
         self.waiting.stop(uid);

@@ -15,19 +15,20 @@ mod iscsi;
 pub(crate) mod mounts;
 mod nfs;
 pub(crate) mod scsi;
+pub(crate) mod selinux;
 pub(crate) mod shared_mount;
 mod subpath;
 mod tear_down;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::config::Config;
 use crate::context::{Node, NodeIdentity};
 use crate::credentials::pod_certificates::IssuedCredentials;
 use crate::csi::source::{CsiVolume, may_be_attached};
@@ -43,6 +44,7 @@ use directory::VolumePath;
 use error::SetUpError;
 pub(crate) use error::VolumeError;
 use scsi::ScsiVolume;
+use selinux::{LabelledVolume, Selinux};
 pub(crate) use tear_down::{
     TearDownError, has_csi_volumes, release, tear_down, tear_down_ended, unstage_left,
 };
@@ -88,6 +90,13 @@ pub(crate) async fn set_up(
             continue;
         }
         let failed = |source| VolumeError { volume: volume.name.clone(), as_device, source };
+        if !may_be_attached(volume) {
+            let labelled = LabelledVolume::of_pod(&volume.name);
+            if let Err(error) = node.selinux.check(pod, labelled) {
+                outcome = outcome.and(Err(failed(error.into())));
+                continue;
+            }
+        }
         let sources = VolumeSources { ips, certificates: &certificates, desired };
         match set_up_one(node, pod, volume, sources, &mut out.refresh_at).await {
             Ok(volume_path) => {
@@ -100,6 +109,17 @@ pub(crate) async fn set_up(
         node.csi.stop_waiting(&pod.uid);
         out
     })
+}
+
+/// The SELinux labels of this node's volumes. `root` is the directory of the kubelet.
+pub(crate) async fn start_selinux(root: &Path) -> Arc<Selinux> {
+    let root = root.to_owned();
+    Selinux::start(move || {
+        let mut held = crate::csi::record::labels_of_volumes(&root);
+        held.extend(scsi::labels_of_volumes(&root));
+        held
+    })
+    .await
 }
 
 /// What the volumes of a pod depend on beside its specification.
@@ -121,21 +141,20 @@ async fn set_up_one(
     let base = node.identity.config.pod_dir(&pod.uid).join("volumes");
     let folder = |plugin: &str| base.join(plugin).join(&volume.name);
     let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
-    let writable = |path| VolumePath::mounted(path, false);
     if let Some(source) = &volume.empty_dir {
         let path = folder("kubernetes.io~empty-dir");
         let medium = source.medium.as_deref().unwrap_or_default();
         if huge_pages::is_medium(medium) {
             let group = fs_group.and_then(|g| u32::try_from(g).ok());
             huge_pages::set_up(pod, medium, &path, group)?;
-            return Ok(writable(path));
+            return Ok(VolumePath::relabelled(path, false));
         }
         directory::empty_dir(source, &path, fs_group, node.identity.machine.memory)?;
-        return Ok(writable(path));
+        return Ok(VolumePath::relabelled(path, false));
     }
     if let Some(source) = &volume.host_path {
         directory::host_path(source)?;
-        return Ok(writable(PathBuf::from(&source.path)));
+        return Ok(VolumePath::mounted(PathBuf::from(&source.path), false));
     }
     if let Some(source) = &volume.nfs {
         let path = folder("kubernetes.io~nfs");
@@ -168,7 +187,7 @@ async fn set_up_one(
     let group = fs_group.and_then(|g| u32::try_from(g).ok());
     let target = path.clone();
     base::tasks::blocking(move || atomic::write(&target, &content.files, group)).await??;
-    Ok(VolumePath::mounted(path, true))
+    Ok(VolumePath::relabelled(path, true))
 }
 
 /// Sets up the volume of a claim.
@@ -272,19 +291,18 @@ pub(crate) fn container_mounts(
             readonly: mount.read_only == Some(true) || volume_path.read_only,
             propagation: propagation.into(),
             recursive_read_only: recursive_read_only(mount, identity.features.runtime),
+            selinux_relabel: volume_path.is_relabelled && identity.features.selinux,
             ..cri::Mount::default()
         });
     }
+    let invalid = |error: std::io::Error| InvalidPodSpec(error.to_string());
     if !own_hosts && (pod.host_network() || !ips.is_empty()) {
-        out.push(
-            hosts_mount(&identity.config, pod, &pod_dir, ips)
-                .map_err(|e| InvalidPodSpec(e.to_string()))?,
-        );
+        out.push(hosts_mount(identity, pod, &pod_dir, ips).map_err(invalid)?);
     }
     if let Some(path) =
         member.container.termination_message_path.as_deref().filter(|p| !p.is_empty())
     {
-        out.push(message_mount(&pod_dir, member, path).map_err(|e| InvalidPodSpec(e.to_string()))?);
+        out.push(message_mount(identity, &pod_dir, member, path).map_err(invalid)?);
     }
     Ok(out)
 }
@@ -345,7 +363,7 @@ pub(crate) fn hosts_file(pod_dir: &Path) -> PathBuf {
 }
 
 fn hosts_mount(
-    config: &Config,
+    identity: &NodeIdentity,
     pod: &Pod,
     pod_dir: &Path,
     ips: &[String],
@@ -354,7 +372,7 @@ fn hosts_mount(
     let content = if pod.host_network() {
         hosts::of_host(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), aliases)
     } else {
-        let (name, domain) = cri_config::hostname(pod, &config.cluster_domain);
+        let (name, domain) = cri_config::hostname(pod, &identity.config.cluster_domain);
         hosts::managed(ips, &name, &domain, aliases)
     };
     let path = hosts_file(pod_dir);
@@ -371,12 +389,18 @@ fn hosts_mount(
     Ok(cri::Mount {
         container_path: "/etc/hosts".to_owned(),
         host_path: path.to_string_lossy().into_owned(),
+        selinux_relabel: identity.features.selinux,
         ..cri::Mount::default()
     })
 }
 
 /// Creates the termination message file, a new one for each container instance.
-fn message_mount(pod_dir: &Path, member: &PodContainer, path: &str) -> std::io::Result<cri::Mount> {
+fn message_mount(
+    identity: &NodeIdentity,
+    pod_dir: &Path,
+    member: &PodContainer,
+    path: &str,
+) -> std::io::Result<cri::Mount> {
     let folder = pod_dir.join("containers").join(member.name());
     std::fs::create_dir_all(&folder)?;
     let file = folder.join(base::clock::random_suffix(8));
@@ -385,6 +409,7 @@ fn message_mount(pod_dir: &Path, member: &PodContainer, path: &str) -> std::io::
     Ok(cri::Mount {
         container_path: Path::new("/").join(path).to_string_lossy().into_owned(),
         host_path: file.to_string_lossy().into_owned(),
+        selinux_relabel: identity.features.selinux,
         ..cri::Mount::default()
     })
 }

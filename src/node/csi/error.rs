@@ -8,6 +8,7 @@ use tokio::task::JoinError;
 use super::driver_client::RpcError;
 use super::drivers::DriverNotRegistered;
 use crate::volumes::device::DeviceError;
+use crate::volumes::selinux::SelinuxError;
 
 /// Why a CSI volume of a pod cannot be set up (yet).
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,8 @@ pub(crate) enum CsiVolumeError {
     Expansion { step: &'static str, spec_name: String, source: CsiError },
     #[error("{step} failed for volume {spec_name:?} : {source}")]
     Failed { step: &'static str, spec_name: String, source: CsiError },
+    #[error(transparent)]
+    Selinux(#[from] SelinuxError),
 }
 
 impl CsiVolumeError {

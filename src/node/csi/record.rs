@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::paths;
+use crate::volumes::selinux::labels::{HeldLabels, VolumeLabels};
 
 /// Name of the file with the data of a volume.
 const FILE: &str = "vol_data.json";
@@ -25,6 +26,9 @@ pub(crate) struct VolumeData {
     pub(crate) driver_name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) node_name: String,
+    /// The SELinux label with which the volume is mounted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) se_linux_mount_context: String,
     #[serde(rename = "specVolID", default, skip_serializing_if = "String::is_empty")]
     pub(crate) spec_vol_id: String,
     pub(crate) volume_handle: String,
@@ -159,6 +163,9 @@ pub(crate) struct VolumeRecord {
     /// Whether the volume is a block device for the pod.
     pub(crate) is_block: bool,
     pub(crate) progress: Progress,
+    /// Its SELinux labels.
+    #[serde(default, skip_serializing_if = "VolumeLabels::is_empty")]
+    pub(crate) labels: VolumeLabels,
 }
 
 impl VolumeRecord {
@@ -208,6 +215,10 @@ pub(crate) fn volumes_of_pod(
             handle: data.volume_handle,
             is_block,
             progress: Progress::Publishing,
+            labels: VolumeLabels {
+                needed: data.se_linux_mount_context.clone(),
+                mount: data.se_linux_mount_context,
+            },
         });
     };
     for directory in entries(&paths::volumes_dir(pod_dir))? {
@@ -266,18 +277,38 @@ pub(crate) fn unused_staged(root: &Path) -> Vec<StagedVolume> {
     staged.into_iter().filter(|volume| volume.exists(root)).collect()
 }
 
-/// Returns the CSI volumes of all pods: the uid of the pod and the unique name of the volume. Pods
-/// whose directories cannot be read are left out.
-pub(crate) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, String)> {
+/// Returns the CSI volumes of all pods: the uid of the pod, the unique name of the volume, and its
+/// labels. Pods whose directories cannot be read are left out.
+pub(crate) fn labels_of_volumes(root: &Path) -> Vec<HeldLabels> {
     let mut out = Vec::new();
     for pod in entries(&root.join("pods")).unwrap_or_default() {
         let Some(uid) = pod.file_name().and_then(|n| n.to_str()) else { continue };
         let uid: Arc<str> = uid.into();
         let volumes = volumes_of_pod(root, &pod).unwrap_or_default().into_values();
-        let names = volumes.map(|v| paths::unique_name(&v.driver, &v.handle));
-        out.extend(names.map(|name| (Arc::clone(&uid), name)));
+        let named = volumes.map(|v| (paths::unique_name(&v.driver, &v.handle), v.labels));
+        out.extend(named.map(|(name, labels)| (Arc::clone(&uid), name, labels)));
     }
     out
+}
+
+/// Returns the CSI volumes of all pods: the uid of the pod and the unique name of the volume.
+pub(crate) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, String)> {
+    labels_of_volumes(root).into_iter().map(|(uid, name, _)| (uid, name)).collect()
+}
+
+/// The labels with which pods other than that of `own` have mounted a volume.
+pub(crate) fn labels_of_others(
+    root: &Path,
+    own: &Path,
+    staged: &StagedVolume,
+) -> io::Result<Vec<String>> {
+    let mut out = Vec::new();
+    for pod in entries(&root.join("pods"))?.into_iter().filter(|pod| pod != own) {
+        let volumes = volumes_of_pod(root, &pod)?.into_values();
+        let of_volume = volumes.filter(|record| StagedVolume::from(record) == *staged);
+        out.extend(of_volume.map(|record| record.labels.mount));
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -290,6 +321,7 @@ mod tests {
             volume_handle: "h".into(),
             driver_name: "d".into(),
             node_name: "n".into(),
+            se_linux_mount_context: String::new(),
             attachment_id: "csi-1".into(),
             volume_lifecycle_mode: "Persistent".into(),
         }
@@ -303,6 +335,7 @@ mod tests {
             handle: handle.into(),
             is_block,
             progress: Progress::Begun,
+            labels: VolumeLabels::default(),
         }
     }
 
@@ -318,10 +351,20 @@ mod tests {
              \"pv\",\"volumeHandle\":\"h\",\"volumeLifecycleMode\":\"Persistent\"}\n"
         );
         assert_eq!(VolumeData::load(&directory).unwrap(), Some(data()));
-        // That of a staged volume, and one with a key of another kubelet.
-        let staged = "{\"driverName\":\"d\",\"seLinuxMountContext\":\"x\",\"volumeHandle\":\"h\"}";
-        std::fs::write(directory.join("vol_data.json"), staged).unwrap();
-        assert_eq!(VolumeData::load(&directory).unwrap().unwrap().volume_handle, "h");
+        // That of a staged volume with a label, and one with a key of another kubelet.
+        let staged =
+            "{\"driverName\":\"d\",\"seLinuxMountContext\":\"x\",\"volumeHandle\":\"h\"}\n";
+        let read = |text: &str| {
+            std::fs::write(directory.join("vol_data.json"), text).unwrap();
+            VolumeData::load(&directory).unwrap().unwrap()
+        };
+        let data = read(staged);
+        assert_eq!((&*data.volume_handle, &*data.se_linux_mount_context), ("h", "x"));
+        data.save(&directory).unwrap();
+        let text = std::fs::read_to_string(directory.join("vol_data.json")).unwrap();
+        assert_eq!(text, staged);
+        let newer = staged.replace("seLinuxMountContext", "later");
+        assert_eq!(read(&newer).se_linux_mount_context, "");
         std::fs::write(directory.join("vol_data.json"), "{").unwrap();
         assert!(VolumeData::load(&directory).is_err());
         VolumeData::remove(&directory).unwrap();

@@ -163,6 +163,11 @@ impl CsiVolume {
         paths::unique_name(&self.driver, &self.handle)
     }
 
+    /// The access modes of a PersistentVolume; `None` of an inline volume.
+    pub(crate) fn persistent_modes(&self) -> Option<&[String]> {
+        (!self.is_inline).then(|| self.access_modes.as_deref().unwrap_or_default())
+    }
+
     /// The access mode in calls: the first one of the volume.
     pub(crate) fn access_mode(&self) -> &str {
         let modes = self.access_modes.as_deref().unwrap_or_default();

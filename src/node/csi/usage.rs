@@ -148,6 +148,7 @@ fn published(root: &Path, uids: Vec<String>) -> Vec<PublishedVolume> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volumes::selinux::labels::VolumeLabels;
 
     #[test]
     fn bytes_and_inodes_are_reported_separately() {
@@ -184,6 +185,7 @@ mod tests {
                 handle: "h".into(),
                 is_block,
                 progress,
+                labels: VolumeLabels::default(),
             };
             record.save(&pod).unwrap();
         };

@@ -14,6 +14,7 @@ use super::error::SetUpError;
 use super::mounts;
 use super::nfs;
 use super::scsi::ScsiVolume;
+use super::selinux::LabelledVolume;
 use crate::config::Config;
 use crate::context::Node;
 use crate::csi::source::CsiVolume;
@@ -226,9 +227,12 @@ pub(super) async fn claim_path(
         let volume = CsiVolume { is_migrated, ..volume };
         return Ok(ClaimedVolume::Csi(Box::new((volume, claim))));
     }
-    if let Some(disk) = ScsiVolume::persistent(&volume, &spec, of.read_only, pod.namespace()) {
+    let names = (volume.as_str(), of.volume);
+    if let Some(disk) = ScsiVolume::persistent(names, &spec, of.read_only, pod.namespace()) {
         return Ok(ClaimedVolume::Scsi(Box::new(disk?)));
     }
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    node.selinux.check(pod, LabelledVolume::without_support(of.volume, &volume, modes))?;
     path_on_node(config, pod, of, volume, spec).await.map(ClaimedVolume::OfNode)
 }
 
@@ -271,7 +275,7 @@ async fn path_on_node(
         if !device::is_block_device(&path)? {
             return Err(SetUpError::NotBlockDevice(path));
         }
-        return Ok(VolumePath { path: path.canonicalize()?, read_only, is_device: true });
+        return Ok(VolumePath::device(path.canonicalize()?, read_only));
     }
     let security = pod.spec().security_context.as_ref();
     let on_mismatch =
@@ -288,7 +292,7 @@ async fn path_on_node(
         group: fs_group.map(|group| (group, on_mismatch)),
     };
     let path = base::tasks::blocking(move || local.begin()).await??;
-    Ok(VolumePath::mounted(path, read_only))
+    Ok(VolumePath { is_relabelled: !read_only, ..VolumePath::mounted(path, read_only) })
 }
 
 #[cfg(test)]

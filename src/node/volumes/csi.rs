@@ -5,6 +5,7 @@ mod block;
 mod expand;
 #[cfg(test)]
 mod fake;
+mod label;
 mod mount;
 mod resize;
 mod set_up;

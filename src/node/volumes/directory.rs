@@ -17,12 +17,25 @@ pub(crate) struct VolumePath {
     pub(crate) read_only: bool,
     /// Whether the path is a block device for containers (`volumeMode: Block`).
     pub(crate) is_device: bool,
+    /// Whether the runtime labels the files for the container, where the kernel has SELinux
+    /// (`Managed` and `SELinuxRelabel` of the attributes of upstream's plugins).
+    pub(crate) is_relabelled: bool,
 }
 
 impl VolumePath {
     /// Returns the path of a file or directory.
     pub(super) fn mounted(path: PathBuf, read_only: bool) -> Self {
-        Self { path, read_only, is_device: false }
+        Self { path, read_only, is_device: false, is_relabelled: false }
+    }
+
+    /// Returns the path of a file or directory whose files the runtime labels.
+    pub(super) fn relabelled(path: PathBuf, read_only: bool) -> Self {
+        Self { is_relabelled: true, ..Self::mounted(path, read_only) }
+    }
+
+    /// Returns the path of a block device.
+    pub(super) fn device(path: PathBuf, read_only: bool) -> Self {
+        Self { is_device: true, ..Self::mounted(path, read_only) }
     }
 }
 

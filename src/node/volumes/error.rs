@@ -10,6 +10,7 @@ use super::device::DeviceError;
 use super::huge_pages::HugePagesError;
 use super::nfs::NfsError;
 use super::scsi::{ScsiError, ScsiVolumeError};
+use super::selinux::SelinuxError;
 use crate::credentials::pod_certificates::CertificateError;
 use crate::credentials::trust_bundles::TrustBundleError;
 use crate::csi::error::CsiVolumeError;
@@ -37,6 +38,7 @@ impl VolumeError {
         match &self.source {
             SetUpError::Csi(error) if error.is_waiting() => None,
             SetUpError::Scsi(error) if error.is_waiting() => None,
+            source if source.selinux().is_some() => Some(events::FAILED_MOUNT),
             _ if self.as_device => Some(events::FAILED_MAP_VOLUME),
             _ => Some(events::FAILED_MOUNT),
         }
@@ -45,6 +47,16 @@ impl VolumeError {
 
 impl fmt::Display for VolumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(error) = self.source.selinux() {
+            let Self { volume, .. } = self;
+            let unprocessed = if error.is_unprocessed() { volume.as_str() } else { "" };
+            // The words of `WaitForAttachAndMount`, about the volume that is missing.
+            return write!(
+                f,
+                "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached \
+                 volumes=[], failed to process volumes=[{unprocessed}]: {error}"
+            );
+        }
         match &self.source {
             // It names the step and the PersistentVolume, as in upstream.
             SetUpError::Csi(error) => error.fmt(f),
@@ -130,6 +142,9 @@ pub(crate) enum SetUpError {
     Csi(#[from] CsiVolumeError),
     #[error(transparent)]
     Scsi(#[from] ScsiVolumeError),
+    /// Labels of a volume that is never mounted with one.
+    #[error(transparent)]
+    Selinux(#[from] SelinuxError),
     /// The source of a volume names no disk.
     #[error(transparent)]
     ScsiSource(#[from] ScsiError),
@@ -142,6 +157,18 @@ pub(crate) enum SetUpError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Panicked(#[from] JoinError),
+}
+
+impl SetUpError {
+    /// The conflict of SELinux labels, if it is one.
+    fn selinux(&self) -> Option<&SelinuxError> {
+        match self {
+            Self::Selinux(error)
+            | Self::Csi(CsiVolumeError::Selinux(error))
+            | Self::Scsi(ScsiVolumeError::Selinux(error)) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// Why a sub-path of a volume cannot be mounted, or a file of it not be opened.

@@ -84,6 +84,11 @@ impl Mount {
         &self.device
     }
 
+    /// The options of the file system, separated by commas.
+    pub(super) fn options(&self) -> &str {
+        &self.file_system.options
+    }
+
     /// Whether both mounts have the same directory of the same file system.
     pub(super) fn is_same_file_system(&self, other: &Self) -> bool {
         self.device == other.device && self.root == other.root
@@ -157,6 +162,15 @@ fn unescape(text: &str) -> String {
 pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
     let mounted = below(path)?;
     Ok(resolve(path)?.is_some_and(|path| mounted.contains(&path)))
+}
+
+/// The options of the file system that is mounted on `path`; `None` if nothing is.
+pub(super) fn options_at(path: &Path) -> io::Result<Option<String>> {
+    let Some(path) = resolve(path)? else { return Ok(None) };
+    // The last one of several mounts hides the others.
+    let table = table()?;
+    let mount = table.iter().rev().find(|mount| mount.point == path);
+    Ok(mount.map(|mount| mount.options().to_owned()))
 }
 
 /// Whether something is mounted at or below `folder`.

@@ -13,6 +13,7 @@ mod error;
 #[cfg(test)]
 pub(super) mod fake;
 mod global;
+mod label;
 mod programs;
 mod record;
 mod set_up;
@@ -26,6 +27,7 @@ pub(super) use detach::tear_down;
 pub(super) use device_files::DeviceFiles;
 pub(crate) use error::{ScsiError, ScsiTearDownError, ScsiVolumeError};
 pub(super) use programs::{ProgramError, ProgramOutput, Programs};
+pub(super) use record::labels_of_volumes;
 pub(super) use set_up::set_up;
 pub(crate) use state::Scsi;
 pub(super) use volume::ScsiVolume;

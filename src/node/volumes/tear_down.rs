@@ -33,6 +33,8 @@ pub(crate) enum TearDownError {
 pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), TearDownError> {
     let (key, problems) = (format!("volumes/{uid}"), node.tasks.problems());
     let pod_dir = node.identity.config.pod_dir(uid);
+    // The containers have ended: another pod may need the volumes with another label.
+    node.selinux.release(uid);
     let report = |error: &dyn std::fmt::Display, fix: &str| {
         let what = format!("a volume of the pod with uid {uid} is not released: {error}");
         problems.put(&key, what, fix);
@@ -45,7 +47,12 @@ pub(crate) async fn release(node: &Node, uid: &str) -> Result<(), TearDownError>
     }
     let released = csi::tear_down(&node.csi, &node.tasks, (uid, &pod_dir)).await;
     match &released {
-        Ok(()) => problems.clear(&key),
+        Ok(()) => {
+            problems.clear(&key);
+            if node.selinux.is_enabled() {
+                node.csi.wake_waiting();
+            }
+        }
         Err(error) => {
             report(error, "check that the CSI driver runs on this node; kube-lite retries");
         }

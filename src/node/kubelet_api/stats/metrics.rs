@@ -105,6 +105,7 @@ pub(crate) async fn agent_metrics(api: &KubeletApi) -> String {
         crate::pods::rejection::render_metrics(),
         crate::user_namespaces::metrics::render(),
         api.node.dynamic_resources.render_metrics(),
+        crate::volumes::selinux::metrics::render(),
         super::claims::render(api).await,
         network,
     ]);

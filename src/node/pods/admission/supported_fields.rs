@@ -7,6 +7,7 @@
 use api::Typed;
 use api::k8s::api::core::v1 as core;
 
+use crate::config::RuntimeConfig;
 use crate::pods::pod::Pod;
 use crate::pods::rejection::Rejection;
 use crate::runtime::RuntimeFeatures;
@@ -17,15 +18,37 @@ pub(crate) struct NodeFeatures {
     pub(crate) runtime: RuntimeFeatures,
     /// Whether the kernel enforces AppArmor profiles.
     pub(crate) apparmor: bool,
-    /// Whether the kernel enforces SELinux labels, which containers of this node do not get.
+    /// Whether the kernel has SELinux.
     pub(crate) selinux: bool,
+    /// Whether the runtime gives containers their SELinux labels.
+    pub(crate) selinux_labels: bool,
+}
+
+/// What the machine does with SELinux labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SelinuxFeatures {
+    is_enabled: bool,
+    has_labels: bool,
+}
+
+impl SelinuxFeatures {
+    /// The supervised containerd gives containers labels with `--selinux` only; another runtime is
+    /// trusted to do so.
+    pub(crate) fn new(is_enabled: bool, runtime: &RuntimeConfig) -> Self {
+        let has_labels = is_enabled && (runtime.selinux || runtime.endpoint.is_some());
+        Self { is_enabled, has_labels }
+    }
 }
 
 impl NodeFeatures {
-    pub(crate) fn new(runtime: RuntimeFeatures) -> Self {
+    pub(crate) fn new(runtime: RuntimeFeatures, selinux: SelinuxFeatures) -> Self {
         let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
-        let selinux = std::path::Path::new("/sys/fs/selinux/enforce").exists();
-        Self { runtime, apparmor: enabled.is_ok_and(|text| text.starts_with('Y')), selinux }
+        Self {
+            runtime,
+            apparmor: enabled.is_ok_and(|text| text.starts_with('Y')),
+            selinux: selinux.is_enabled,
+            selinux_labels: selinux.has_labels,
+        }
     }
 }
 
@@ -60,7 +83,7 @@ pub(crate) fn unsupported_field(pod: &Pod, features: NodeFeatures) -> Option<Rej
         ));
     }
     let field = unsupported_by_runtime(pod, features.runtime)
-        .or_else(|| selinux_labels(pod).filter(|_| features.selinux))
+        .or_else(|| selinux_labels(pod).filter(|_| features.selinux && !features.selinux_labels))
         .or_else(|| unsupported_by_table(pod))?;
     Some(Rejection::new("UnsupportedByNode", format!("{field} is not supported by this node")))
 }
@@ -104,7 +127,7 @@ fn unsupported_by_runtime(pod: &Pod, runtime: RuntimeFeatures) -> Option<String>
 }
 
 /// With SELinux enabled, a label that is not applied would be a false promise; without it, labels
-/// have no effect anyway.
+/// have no effect anyway. `--selinux` has containerd apply them.
 fn selinux_labels(pod: &Pod) -> Option<String> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
     let labelled = |m: &crate::pods::pod::PodContainer| {
@@ -172,6 +195,25 @@ mod tests {
         let strict = json!({"containers": [{"name": "a"}],
             "securityContext": {"supplementalGroupsPolicy": "Strict"}});
         assert_eq!(reason(strict, none).unwrap().reason, "SupplementalGroupsPolicyNotSupported");
+    }
+
+    #[test]
+    fn labels_that_the_runtime_does_not_set_are_rejected() {
+        let mut runtime =
+            crate::Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
+        let rejected = |is_enabled, runtime: &RuntimeConfig| {
+            let selinux = SelinuxFeatures::new(is_enabled, runtime);
+            let features = NodeFeatures::new(RuntimeFeatures::default(), selinux);
+            let spec = json!({"containers": [{"name": "a"}],
+                "securityContext": {"seLinuxOptions": {"level": "s0"}}});
+            reason(spec, features).is_some()
+        };
+        assert!(rejected(true, &runtime) && !rejected(false, &runtime));
+        runtime.selinux = true;
+        assert!(!rejected(true, &runtime));
+        runtime.selinux = false;
+        runtime.endpoint = Some("/run/crio.sock".into());
+        assert!(!rejected(true, &runtime), "another runtime has its own setting");
     }
 
     /// The supported fields of 1.37 by the component that implements them; all others are in the

@@ -30,7 +30,7 @@ use crate::csi::Csi;
 use crate::devices::DeviceManager;
 use crate::dynamic_resources::DynamicResources;
 use crate::machine::Machine;
-use crate::pods::admission::supported_fields::NodeFeatures;
+use crate::pods::admission::supported_fields::{NodeFeatures, SelinuxFeatures};
 use crate::pods::handle::{DesiredPod, WorkerHandle};
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::resource_managers::ResourceManagers;
@@ -87,6 +87,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         runtime: RuntimeHandles::new(Arc::new(runtime), version, Arc::default(), cgroups, &config),
         api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
         csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
+        selinux: Arc::default(),
         scsi: Scsi::new(&client, &config),
         dynamic_resources: DynamicResources::without_claims(
             &client,
@@ -101,7 +102,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         identity: NodeIdentity {
             config,
             machine: Machine::read(),
-            features: NodeFeatures::new(RuntimeFeatures::default()),
+            features: NodeFeatures::new(RuntimeFeatures::default(), SelinuxFeatures::default()),
         },
     })
 }

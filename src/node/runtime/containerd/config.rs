@@ -52,6 +52,8 @@ pub(crate) struct MachineTraits {
     /// Whether the kernel rejects OOM scores below that of the process (unprivileged or nested
     /// machines).
     pub(crate) restrict_oom_score: bool,
+    /// Whether containers get SELinux labels.
+    pub(crate) selinux: bool,
 }
 
 /// Plugins that a node does not use. `runtime.v1.linux` of 1.6 stays enabled: the task service
@@ -157,6 +159,12 @@ fn runtimes(
     out
 }
 
+/// The settings of the security of containers.
+fn security(config: &RuntimeConfig, machine: MachineTraits) -> String {
+    let selinux = if machine.selinux { "  enable_selinux = true\n" } else { "" };
+    format!("  device_ownership_from_security_context = {}\n{selinux}", config.nonroot_devices)
+}
+
 /// Renders the configuration file. `environment` is the digest of containerd's variables: a change
 /// restarts it, as any change of the file and of the drop-in files does.
 pub(crate) fn render(
@@ -198,7 +206,7 @@ pub(crate) fn render(
     let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
     // A single directory: containerd 2.1 and later read a list as the name of one.
     let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
-    let (restrict, devices) = (machine.restrict_oom_score, config.nonroot_devices);
+    let (restrict, security) = (machine.restrict_oom_score, security(config, machine));
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
     let pause = quoted(config.pause_image.as_deref().unwrap_or(pause::IMAGE));
     let default = quoted(config.default_runtime.as_deref().unwrap_or(RUNC));
@@ -216,8 +224,7 @@ pub(crate) fn render(
              [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = {pause}\n\
              [plugins.\"io.containerd.cri.v1.images\".registry]{registry}\n\
              [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  \
-             device_ownership_from_security_context = {devices}\n\
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n{security}\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name \
              = {default}\n\
              {runtimes}\
@@ -229,9 +236,8 @@ pub(crate) fn render(
         format!(
             "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  \
              restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  \
-             device_ownership_from_security_context = {devices}\n  enable_unprivileged_ports = \
-             true\n  enable_unprivileged_icmp = true\n{cdi}  \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n{security}  \
+             enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n{cdi}  \
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter \
              = \"{snapshotter}\"\n  default_runtime_name = {default}\n\
@@ -258,8 +264,11 @@ mod tests {
     #[test]
     fn the_file_version_depends_on_the_containerd_version() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine =
-            MachineTraits { snapshotter: Snapshotter::Overlayfs, restrict_oom_score: true };
+        let machine = MachineTraits {
+            snapshotter: Snapshotter::Overlayfs,
+            restrict_oom_score: true,
+            selinux: false,
+        };
         let render = |version| {
             let binaries = RuntimePrograms {
                 containerd: "/c".into(),
@@ -276,7 +285,7 @@ mod tests {
         let registries = "config_path = \"/d/certs.d\"";
         assert!(old.contains(registries));
         assert!(old.contains(r#"BinaryName = "/usr/bin/\"x""#));
-        assert!(!old.contains("enable_cdi"));
+        assert!(!old.contains("enable_cdi") && !old.contains("enable_selinux"));
         assert!(render((1, 7)).contains("\n  enable_cdi = true\n  stream_server_address"));
         let new = render((2, 4));
         assert!(new.contains(registries));
@@ -291,8 +300,11 @@ mod tests {
         config.default_runtime = Some("crun".to_owned());
         config.nonroot_devices = true;
         config.grouped_shims = true;
-        let machine =
-            MachineTraits { snapshotter: Snapshotter::FuseOverlayfs, restrict_oom_score: true };
+        let machine = MachineTraits {
+            snapshotter: Snapshotter::FuseOverlayfs,
+            restrict_oom_score: true,
+            selinux: true,
+        };
         let handlers = [
             RuntimeHandler {
                 name: "crun",
@@ -320,7 +332,7 @@ mod tests {
                 "# Variables: sha256:0\n",
                 "\"r.io/pause:3\"\n",
                 "default_runtime_name = \"crun\"\n",
-                "device_ownership_from_security_context = true\n",
+                "device_ownership_from_security_context = true\n  enable_selinux = true\n",
                 "[proxy_plugins.fuse-overlayfs]\n  type = \"snapshot\"\n  address = \
                  \"/run/containerd-fuse-overlayfs.sock\"\n",
                 "snapshotter = \"fuse-overlayfs\"\n",
@@ -337,8 +349,11 @@ mod tests {
     #[test]
     fn network_namespaces_are_mounted_below_the_state_directory() {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
-        let machine =
-            MachineTraits { snapshotter: Snapshotter::Overlayfs, restrict_oom_score: true };
+        let machine = MachineTraits {
+            snapshotter: Snapshotter::Overlayfs,
+            restrict_oom_score: true,
+            selinux: false,
+        };
         // The table of the plugin that runs sandboxes, in both versions of the file.
         for (version, plugin) in [
             ((1, 6), "[plugins.\"io.containerd.grpc.v1.cri\"]"),

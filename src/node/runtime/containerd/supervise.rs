@@ -108,6 +108,7 @@ pub(crate) async fn prepare(
     let machine = MachineTraits {
         snapshotter: Snapshotter::choose(config.snapshotter, overlay, dir, fuse_socket)?,
         restrict_oom_score: !scores_may_fall(),
+        selinux: has_selinux(config),
     };
     let handlers = handlers::find(Path::new("/"));
     let files = Customization::read(&config.templates_dir, binaries.version)?;
@@ -133,6 +134,24 @@ pub(crate) async fn prepare(
         changed,
     };
     Ok((handle, supervisor, binaries))
+}
+
+/// Whether containers get SELinux labels: with `--selinux` on a kernel that has SELinux. As in k3s,
+/// a flag that does not fit the kernel is reported and is no error.
+fn has_selinux(config: &RuntimeConfig) -> bool {
+    match (config.selinux, crate::volumes::selinux::is_enabled()) {
+        (true, false) => tracing::warn!(
+            "--selinux: this kernel has no SELinux, so that containers get no labels; boot with \
+             selinux=1 and a policy, or remove the flag"
+        ),
+        (false, true) => tracing::warn!(
+            "this kernel has SELinux, but kube-lite runs without --selinux: containers get no \
+             labels, and pods with seLinuxOptions are rejected"
+        ),
+        (true, true) => return true,
+        (false, false) => {}
+    }
+    false
 }
 
 /// Writes the configuration if it has changed and containerd accepts it, and returns whether it

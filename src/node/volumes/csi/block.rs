@@ -40,7 +40,7 @@ pub(super) fn mapped(
     let global_map = BlockPaths::new(root, &volume.spec_name).global_map;
     let link = paths::devices_dir(pod_dir).join(&volume.spec_name);
     let mapped = device_map::mapped(&global_map, pod_dir, &link)?;
-    Ok(mapped.map(|path| VolumePath { path, read_only: volume.read_only, is_device: true }))
+    Ok(mapped.map(|path| VolumePath::device(path, volume.read_only)))
 }
 
 /// The messages of the events about a volume that was mapped for a pod.
@@ -77,6 +77,7 @@ async fn begin(of: &VolumeOperation, paths: &BlockPaths) -> Result<(), CsiError>
         attachment_id: paths::attachment_name(&volume.handle, &volume.driver, &of.csi.node_name),
         driver_name: volume.driver.clone(),
         node_name: of.csi.node_name.clone(),
+        se_linux_mount_context: String::new(),
         spec_vol_id: volume.spec_name.clone(),
         volume_handle: volume.handle.clone(),
         volume_lifecycle_mode: String::new(),
@@ -185,7 +186,7 @@ async fn finish(
         of.save_record(Progress::Published).await?;
     }
     of.csi.set_published(&of.pod_dir, &of.volume);
-    Ok(VolumePath { path, read_only: of.volume.read_only, is_device: true })
+    Ok(VolumePath::device(path, of.volume.read_only))
 }
 
 /// Maps a published device for a pod. Blocks.

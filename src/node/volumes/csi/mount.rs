@@ -17,6 +17,7 @@ use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
 pub(super) use crate::volumes::directory::create_dir;
 use crate::volumes::directory::{self, VolumePath};
 use crate::volumes::mounts;
+use crate::volumes::selinux::mount_option::context_option;
 
 const STAGE: &str = "MountVolume.MountDevice";
 const PUBLISH: &str = "MountVolume.SetUp";
@@ -59,11 +60,11 @@ async fn connect(of: &VolumeOperation) -> Result<(CsiClient, Capabilities), CsiE
 fn access(of: &VolumeOperation, capabilities: &Capabilities) -> csi::VolumeCapability {
     let group = of.group.map(|(group, _)| group).filter(|_| capabilities.mount_group());
     let volume = &of.volume;
-    let access = Access::Mount {
-        fs_type: volume.fs_type.clone(),
-        options: volume.mount_options.clone(),
-        group,
-    };
+    let mut options = volume.mount_options.clone();
+    if !of.labels.mount.is_empty() {
+        options.push(context_option(&of.labels.mount));
+    }
+    let access = Access::Mount { fs_type: volume.fs_type.clone(), options, group };
     volume_capability(access_mode(volume.access_mode(), capabilities), access)
 }
 
@@ -86,6 +87,7 @@ async fn stage(
     let data = VolumeData {
         volume_handle: volume.handle.clone(),
         driver_name: volume.driver.clone(),
+        se_linux_mount_context: of.labels.mount.clone(),
         ..VolumeData::default()
     };
     let path = staging.clone();
@@ -135,6 +137,7 @@ async fn publish(
         attachment_id: paths::attachment_name(&volume.handle, &volume.driver, &of.csi.node_name),
         driver_name: volume.driver.clone(),
         node_name: of.csi.node_name.clone(),
+        se_linux_mount_context: of.labels.mount.clone(),
         spec_vol_id: volume.spec_name.clone(),
         volume_handle: volume.handle.clone(),
         volume_lifecycle_mode: volume.lifecycle_mode().to_owned(),

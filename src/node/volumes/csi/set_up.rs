@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::expand::{Moment, VolumeClaim, expand_if_larger};
-use super::{block, mount};
+use super::{block, label, mount};
 use crate::context::Node;
 use crate::csi::error::{CsiError, CsiVolumeError, Doing};
 use crate::csi::record::{Progress, VolumeRecord};
@@ -25,6 +25,7 @@ use crate::pods::handle::{DesiredPod, pod_must_end};
 use crate::pods::pod::Pod;
 use crate::volumes::directory::VolumePath;
 use crate::volumes::mounts;
+use crate::volumes::selinux::labels::VolumeLabels;
 
 /// How often a volume is published again if its driver requires it. Upstream does so with each
 /// sync of a pod, which is as often.
@@ -54,6 +55,10 @@ pub(super) struct VolumeOperation {
     pub(super) group: Option<(i64, bool)>,
     /// The volume is published already.
     pub(super) is_remount: bool,
+    /// Its SELinux labels.
+    pub(super) labels: VolumeLabels,
+    /// Whether the kernel has SELinux.
+    pub(super) has_selinux: bool,
 }
 
 /// Sets up a volume, and returns its path and when it has to be looked at again. `claim` is that of
@@ -89,13 +94,22 @@ pub(in crate::volumes) async fn set_up(
             object
         }
     };
+    let labels = if published.is_some() {
+        node.selinux.labels(pod, &volume.unique_name())
+    } else {
+        label::admit(node, pod, &volume, object.as_ref())?
+    };
     let republishes = object.as_ref().and_then(|spec| spec.requires_republish) == Some(true);
     let due = republishes.then(|| csi.republish_at(&pod_dir, &volume));
     let moment = if published.is_some() { Moment::InUse } else { Moment::SetUp };
     let path = match published {
         Some(path) if due.is_none_or(|at| at > base::clock::now()) => path,
-        published => publish_now(node, pod, &volume, object, published, desired).await?,
+        published => {
+            let settings = (object, labels.clone());
+            publish_now(node, pod, &volume, settings, published, desired).await?
+        }
     };
+    let path = label::with_relabel(node, path, &labels).await.map_err(failed)?;
     if let Some(claim) = claim {
         let expanded = expand_if_larger(node, pod, &volume, claim, (&path, moment), desired).await;
         if let Err(error) = expanded {
@@ -109,17 +123,18 @@ pub(in crate::volumes) async fn set_up(
     Ok((path, [republish_at, resize_at].into_iter().flatten().min()))
 }
 
-/// Publishes a volume, the first time or once more.
+/// Publishes a volume, the first time or once more. `settings` are the specification of the
+/// CSIDriver object and the labels of the volume.
 async fn publish_now(
     node: &Node,
     pod: &Pod,
     volume: &CsiVolume,
-    object: Option<CSIDriverSpec>,
+    settings: (Option<CSIDriverSpec>, VolumeLabels),
     published: Option<VolumePath>,
     desired: &watch::Receiver<DesiredPod>,
 ) -> Result<VolumePath, CsiVolumeError> {
     let (events, is_remount) = (&node.api.events, published.is_some());
-    let outcome = match prepare(node, pod, volume, object, is_remount).await {
+    let outcome = match prepare(node, pod, volume, settings, is_remount).await {
         Ok(operation) => {
             let run = operation.run();
             let done = detached(node, &volume.spec_name, desired.clone(), "csi-volume", run).await;
@@ -186,7 +201,7 @@ async fn prepare(
     node: &Node,
     pod: &Pod,
     volume: &CsiVolume,
-    object: Option<CSIDriverSpec>,
+    (object, labels): (Option<CSIDriverSpec>, VolumeLabels),
     is_remount: bool,
 ) -> Result<VolumeOperation, CsiVolumeError> {
     let (csi, spec_name) = (&node.csi, &volume.spec_name);
@@ -228,6 +243,8 @@ async fn prepare(
         tokens,
         group: security.and_then(|s| s.fs_group).map(|group| (group, on_mismatch)),
         is_remount,
+        labels,
+        has_selinux: node.selinux.is_enabled(),
     })
 }
 
@@ -258,6 +275,7 @@ impl VolumeOperation {
     async fn run(self) -> Result<VolumePath, CsiVolumeError> {
         let _pod = self.csi.lock_pod(&self.pod_uid).await;
         let _volume = self.csi.locks.lock(self.volume.unique_name()).await;
+        label::unstage_other(&self).await?;
         let (step, outcome) = if self.volume.is_block {
             block::set_up(&self).await
         } else {
@@ -279,6 +297,7 @@ impl VolumeOperation {
             handle: self.volume.handle.clone(),
             is_block: self.volume.is_block,
             progress,
+            labels: self.labels.clone(),
         }
     }
 

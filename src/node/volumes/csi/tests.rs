@@ -1,6 +1,7 @@
 //! The life of CSI volumes with a driver over a socket.
 
 mod expansion;
+mod labels;
 mod unstaging;
 mod usage;
 
@@ -27,7 +28,7 @@ use crate::devices::DeviceManager;
 use crate::dynamic_resources::DynamicResources;
 use crate::machine::Machine;
 use crate::plugins::{self, PluginHandlers};
-use crate::pods::admission::supported_fields::NodeFeatures;
+use crate::pods::admission::supported_fields::{NodeFeatures, SelinuxFeatures};
 use crate::pods::handle::DesiredPod;
 use crate::pods::pod::{Pod, PodOrigin};
 use crate::resource_managers::ResourceManagers;
@@ -35,6 +36,7 @@ use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{RuntimeFeatures, RuntimeVersion};
 use crate::user_namespaces::UserNamespaces;
 use crate::volumes::scsi::Scsi;
+use crate::volumes::selinux::Selinux;
 use crate::volumes::{self, PodVolumes, VolumeError};
 
 const NODE: &str = "/api/v1/nodes/n";
@@ -61,6 +63,11 @@ impl Drop for Fixture {
 impl Fixture {
     /// A node whose driver is registered. `spec` is that of the CSIDriver object, null for none.
     async fn new(capabilities: &[rpc::Type], spec: Value) -> Self {
+        Self::with_selinux(capabilities, spec, Selinux::default()).await
+    }
+
+    /// As [`Self::new`], with the labels of a kernel.
+    async fn with_selinux(capabilities: &[rpc::Type], spec: Value, selinux: Selinux) -> Self {
         let home = tempfile::tempdir().unwrap();
         let tasks = Tasks::new(Shutdown::new());
         let api = FakeApi::default();
@@ -76,7 +83,7 @@ impl Fixture {
                     "metadata": {"name": "d.example.com"}, "spec": spec}),
             );
         }
-        let node = Self::node(home.path(), &api, &tasks).await;
+        let node = Self::node(home.path(), &api, &tasks, selinux).await;
         let socket = home.path().join("csi.sock");
         let driver = FakeDriver::serve(&tasks, "d.example.com", &socket, capabilities);
         let registry = node.identity.config.root_dir.join("plugins_registry");
@@ -92,7 +99,7 @@ impl Fixture {
         Self { home, tasks, api, node, driver }
     }
 
-    async fn node(home: &Path, api: &FakeApi, tasks: &Tasks) -> Arc<Node> {
+    async fn node(home: &Path, api: &FakeApi, tasks: &Tasks, selinux: Selinux) -> Arc<Node> {
         let client = Client::new(Arc::new(api.clone()), "test");
         let informers = Informers::new(client.clone(), tasks.clone());
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -110,6 +117,7 @@ impl Fixture {
             runtime,
             csi: Csi::new(&client, &informers, informers.of(), &config, status_changed),
             scsi: Scsi::new(&client, &config),
+            selinux: Arc::new(selinux),
             api: ApiHandles::new(&client, &informers, informers.of(), &config, tasks),
             dynamic_resources: DynamicResources::without_claims(
                 &client,
@@ -124,7 +132,7 @@ impl Fixture {
             identity: NodeIdentity {
                 config,
                 machine: Machine::read(),
-                features: NodeFeatures::new(RuntimeFeatures::default()),
+                features: NodeFeatures::new(RuntimeFeatures::default(), SelinuxFeatures::default()),
             },
         })
     }

@@ -135,6 +135,11 @@ impl Scsi {
         if !is_left.await?? {
             return Ok(());
         }
+        self.detach(volume).await
+    }
+
+    /// Detaches a volume that no other pod uses. The caller holds the lock of the volume.
+    pub(super) async fn detach(&self, volume: &GlobalVolume) -> Result<(), ScsiError> {
         let detached = match (volume.is_iscsi, volume.is_block) {
             (true, _) => self.detach_iscsi(volume).await,
             (false, true) => self.detach_fc_device(volume).await,

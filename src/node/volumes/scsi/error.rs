@@ -7,6 +7,7 @@ use tokio::task::JoinError;
 
 use super::programs::ProgramError;
 use crate::volumes::device::DeviceError;
+use crate::volumes::selinux::SelinuxError;
 
 /// Why a volume of a pod cannot be set up (yet).
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,8 @@ pub(crate) enum ScsiVolumeError {
     Waiting { what: &'static str, spec_name: String },
     #[error("{step} failed for volume {spec_name:?} : {source}")]
     Failed { step: &'static str, spec_name: String, source: ScsiError },
+    #[error(transparent)]
+    Selinux(#[from] SelinuxError),
 }
 
 impl ScsiVolumeError {

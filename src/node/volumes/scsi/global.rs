@@ -9,13 +9,23 @@ use super::volume::ScsiVolume;
 use crate::volumes::device::{self, DEFAULT_FS_TYPE};
 use crate::volumes::directory::create_dir;
 use crate::volumes::mounts;
+use crate::volumes::selinux::mount_option::context_option;
 
-/// The arguments of `mount`: the options of the PersistentVolume, then `ro`, then `defaults`, as
-/// `SafeFormatAndMount` of `k8s.io/mount-utils` has them.
-fn arguments(volume: &ScsiVolume, fs_type: &str, device: &Path, target: &Path) -> Vec<String> {
+/// The arguments of `mount`: the options of the PersistentVolume, then `ro`, the SELinux label
+/// unless it is empty, and `defaults`, as `SafeFormatAndMount` of `k8s.io/mount-utils` has them.
+fn arguments(
+    (volume, label): (&ScsiVolume, &str),
+    fs_type: &str,
+    device: &Path,
+    target: &Path,
+) -> Vec<String> {
+    let context = context_option(label);
     let mut options: Vec<&str> = volume.mount_options.iter().map(String::as_str).collect();
     if volume.read_only && !options.contains(&"ro") {
         options.push("ro");
+    }
+    if !label.is_empty() {
+        options.push(&context);
     }
     options.push("defaults");
     let path = |path: &Path| path.to_string_lossy().into_owned();
@@ -26,14 +36,15 @@ fn arguments(volume: &ScsiVolume, fs_type: &str, device: &Path, target: &Path) -
 }
 
 /// Formats the device of a volume if it is empty, and mounts it at the global path (`MountDevice`).
-/// The volume of a reader is mounted read-only: other nodes may have it, too.
+/// The volume of a reader is mounted read-only: other nodes may have it, too. All its files have
+/// the label unless that is empty.
 ///
 /// # Errors
 ///
 /// The device cannot be formatted, checked or mounted.
 pub(super) async fn mount(
     scsi: &Scsi,
-    volume: &ScsiVolume,
+    (volume, label): (&ScsiVolume, &str),
     device: &Path,
 ) -> Result<(), ScsiError> {
     let target = volume.global_path(&scsi.root);
@@ -48,7 +59,10 @@ pub(super) async fn mount(
         Ok(())
     });
     let outcome = match prepared.await {
-        Ok(Ok(())) => run_mount(scsi, &arguments(volume, fs_type, device, &target)).await,
+        Ok(Ok(())) => {
+            let arguments = arguments((volume, label), fs_type, device, &target);
+            run_mount(scsi, &arguments).await
+        }
         Ok(Err(error)) => Err(error),
         Err(error) => Err(error.into()),
     };
@@ -114,15 +128,19 @@ mod tests {
 
     #[test]
     fn options_of_the_volume_come_before_read_only_and_defaults() {
-        let of = |read_only, options: &[&str]| {
+        let of = |read_only, options: &[&str], label| {
             let spec = json!({"fc": {"wwids": ["w"]}, "mountOptions": options});
             let spec = serde_json::from_value(spec).unwrap();
-            let volume = ScsiVolume::persistent("pv", &spec, read_only, "d").unwrap().unwrap();
+            let volume =
+                ScsiVolume::persistent(("pv", "v"), &spec, read_only, "d").unwrap().unwrap();
             let (device, target) = (Path::new("/dev/sdx"), Path::new("/t"));
-            arguments(&volume, "ext4", device, target).join(" ")
+            arguments((&volume, label), "ext4", device, target).join(" ")
         };
-        assert_eq!(of(false, &[]), "-t ext4 -o defaults /dev/sdx /t");
-        assert_eq!(of(true, &["noatime"]), "-t ext4 -o noatime,ro,defaults /dev/sdx /t");
-        assert_eq!(of(true, &["ro"]), "-t ext4 -o ro,defaults /dev/sdx /t");
+        assert_eq!(of(false, &[], ""), "-t ext4 -o defaults /dev/sdx /t");
+        assert_eq!(of(true, &["noatime"], ""), "-t ext4 -o noatime,ro,defaults /dev/sdx /t");
+        assert_eq!(of(true, &["ro"], ""), "-t ext4 -o ro,defaults /dev/sdx /t");
+        let labelled = of(true, &[], "u:object_r:f_t:s0:c1,c2");
+        let want = "-t ext4 -o ro,context=\"u:object_r:f_t:s0:c1,c2\",defaults /dev/sdx /t";
+        assert_eq!(labelled, want);
     }
 }

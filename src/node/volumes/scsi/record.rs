@@ -11,6 +11,8 @@ use sorting::CompactSort as _;
 
 use super::volume::{GlobalVolume, ScsiVolume, plugin_dir, pod_path};
 use crate::volumes::mounts::{self, Mount};
+use crate::volumes::selinux::labels::{HeldLabels, VolumeLabels};
+use crate::volumes::selinux::mount_option::mounted_label;
 use crate::volumes::{fibre_channel, iscsi};
 
 /// Directory of a pod with its records, which is kube-lite's own.
@@ -30,6 +32,9 @@ pub(crate) struct UseRecord {
     pub(crate) global: PathBuf,
     /// The name in the status of the Node; empty for a volume of another kubelet.
     pub(crate) unique_name: String,
+    /// Its SELinux labels.
+    #[serde(default, skip_serializing_if = "VolumeLabels::is_empty")]
+    pub(crate) labels: VolumeLabels,
 }
 
 fn file_of(pod_dir: &Path, plugin: &str, spec_name: &str) -> PathBuf {
@@ -38,14 +43,15 @@ fn file_of(pod_dir: &Path, plugin: &str, spec_name: &str) -> PathBuf {
 }
 
 impl UseRecord {
-    /// The record of a volume.
-    pub(crate) fn of(volume: &ScsiVolume, root: &Path) -> Self {
+    /// The record of a volume with these labels.
+    pub(crate) fn of(volume: &ScsiVolume, labels: &VolumeLabels, root: &Path) -> Self {
         Self {
             plugin: volume.plugin().to_owned(),
             spec_name: volume.spec_name.clone(),
             is_block: volume.is_block,
             global: volume.global_path(root),
             unique_name: volume.unique_name.clone(),
+            labels: labels.clone(),
         }
     }
 
@@ -92,11 +98,17 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The global path with the same file system as the volume of a pod.
-fn global_of_mount(root: &Path, table: &[Mount], path: &Path) -> Option<GlobalVolume> {
+/// The global path with the same file system as the volume of a pod, and the label with which it is
+/// mounted.
+fn global_of_mount<'a>(
+    root: &Path,
+    table: &'a [Mount],
+    path: &Path,
+) -> Option<(GlobalVolume, &'a str)> {
     let volume = table.iter().rev().find(|mount| mount.point == path)?;
     let shared = table.iter().filter(|mount| mount.is_same_file_system(volume));
-    shared.filter_map(|mount| GlobalVolume::at(root, &mount.point)).next()
+    let global = shared.filter_map(|mount| GlobalVolume::at(root, &mount.point)).next()?;
+    Some((global, mounted_label(volume.options())))
 }
 
 /// The global map path that has the device of a pod under the name of the pod.
@@ -130,18 +142,21 @@ pub(super) fn volumes_of_pod(root: &Path, pod_dir: &Path) -> io::Result<Vec<UseR
                     continue;
                 }
                 let global = if is_block {
-                    global_of_device(root, plugin, pod_dir, &path)
+                    let global = global_of_device(root, plugin, pod_dir, &path);
+                    global.map(|global| (global, String::new()))
                 } else {
                     let table = match &mut table {
                         Some(table) => table,
                         none => none.insert(mounts::table()?),
                     };
-                    global_of_mount(root, table, &path).map(|volume| volume.path)
+                    let found = global_of_mount(root, table, &path);
+                    found.map(|(volume, label)| (volume.path, label.to_owned()))
                 };
-                let Some(global) = global else { continue };
+                let Some((global, label)) = global else { continue };
+                let labels = VolumeLabels { needed: label.clone(), mount: label };
                 let (spec_name, unique_name) = (name.to_owned(), String::new());
                 let plugin = plugin.to_owned();
-                let record = UseRecord { plugin, spec_name, is_block, global, unique_name };
+                let record = UseRecord { plugin, spec_name, is_block, global, unique_name, labels };
                 out.insert(key, record);
             }
         }
@@ -161,6 +176,28 @@ pub(super) fn volumes_of_all_pods(root: &Path) -> Vec<(Arc<str>, Vec<UseRecord>)
         }
     }
     out
+}
+
+/// The volumes of all pods with their labels; those of another kubelet have no name.
+pub(crate) fn labels_of_volumes(root: &Path) -> Vec<HeldLabels> {
+    let mut out = Vec::new();
+    for (uid, records) in volumes_of_all_pods(root) {
+        let named = records.into_iter().filter(|record| !record.unique_name.is_empty());
+        out.extend(named.map(|record| (Arc::clone(&uid), record.unique_name, record.labels)));
+    }
+    out
+}
+
+/// The labels with which pods other than that of `own` have mounted the volume with this global
+/// path.
+pub(super) fn labels_of_others(root: &Path, own: &Path, global: &Path) -> io::Result<Vec<String>> {
+    let mut out = Vec::new();
+    for pod in entries(&root.join("pods"))?.into_iter().filter(|pod| pod != own) {
+        let volumes = volumes_of_pod(root, &pod)?.into_iter();
+        let of_volume = volumes.filter(|record| record.global == global);
+        out.extend(of_volume.map(|record| record.labels.mount));
+    }
+    Ok(out)
 }
 
 /// Whether a pod uses the volume with this global path.
@@ -212,6 +249,7 @@ mod tests {
             spec_name: name.to_owned(),
             is_block,
             unique_name: "kubernetes.io/fc/[500a]:0".to_owned(),
+            labels: VolumeLabels::default(),
         }
     }
 
@@ -243,7 +281,7 @@ mod tests {
         );
         let table: Vec<Mount> = table.lines().map(|line| Mount::parse(line).unwrap()).collect();
         let of = |path: &str| global_of_mount(Path::new("/k"), &table, Path::new(path));
-        assert_eq!(of(path).unwrap().path, Path::new(global));
+        assert_eq!(of(path).unwrap().0.path, Path::new(global));
         assert_eq!(of("/k/pods/u/volumes/kubernetes.io~iscsi/x"), None);
         assert_eq!(of("/k/pods/u/volumes/kubernetes.io~iscsi/none"), None);
     }

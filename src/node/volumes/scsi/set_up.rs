@@ -15,12 +15,13 @@ use tokio::sync::{oneshot, watch};
 use super::error::{ScsiError, ScsiVolumeError};
 use super::record::UseRecord;
 use super::volume::{ScsiDisk, ScsiVolume};
-use super::{Scsi, global};
+use super::{Scsi, global, label};
 use crate::context::Node;
 use crate::events;
 use crate::pods::handle::{DesiredPod, pod_must_end};
 use crate::pods::pod::Pod;
 use crate::volumes::directory::{self, VolumePath, create_dir};
+use crate::volumes::selinux::labels::VolumeLabels;
 use crate::volumes::{device, device_map, fibre_channel, iscsi, mounts};
 
 /// Everything that the operation needs; it goes on if its pod is deleted meanwhile.
@@ -32,6 +33,10 @@ pub(super) struct SetUp {
     pub(super) volume: ScsiVolume,
     /// The group of the files, and whether only a mismatch changes them.
     pub(super) group: Option<(u32, bool)>,
+    /// The SELinux labels of the volume.
+    pub(super) labels: VolumeLabels,
+    /// Whether the kernel has SELinux.
+    pub(super) has_selinux: bool,
 }
 
 /// A result with the name of the last step.
@@ -56,11 +61,12 @@ pub(in crate::volumes) async fn set_up(
         |source| ScsiVolumeError::Failed { step: first, spec_name: spec_name.clone(), source };
     volume.check_names().map_err(failed)?;
     let name = volume.unique_name.clone();
-    let operation = SetUp::new(node, pod, volume);
+    let mut operation = SetUp::new(node, pod, volume);
     node.csi.hold_name(&pod.uid, &name);
     if let Some(path) = operation.existing().await.map_err(failed)? {
         return Ok(path);
     }
+    operation.labels = label::admit(node, pod, &operation.volume)?;
     node.csi
         .check_attached(&name)
         .map_err(|what| ScsiVolumeError::Waiting { what, spec_name: spec_name.clone() })?;
@@ -118,12 +124,14 @@ impl SetUp {
             scsi: Arc::clone(&node.scsi),
             pod_uid: Arc::clone(&pod.uid),
             pod_dir: node.identity.config.pod_dir(&pod.uid),
-            volume,
             group: group.map(|group| (group, on_mismatch)),
+            labels: node.selinux.labels(pod, &volume.unique_name),
+            has_selinux: node.selinux.is_enabled(),
+            volume,
         }
     }
 
-    fn global(&self) -> PathBuf {
+    pub(super) fn global(&self) -> PathBuf {
         self.volume.global_path(&self.scsi.root)
     }
 
@@ -134,13 +142,15 @@ impl SetUp {
 
     fn volume_path(&self, path: PathBuf) -> VolumePath {
         let ScsiVolume { read_only, is_block, .. } = self.volume;
-        VolumePath { path, read_only, is_device: is_block }
+        // Upstream's plugins do not look whether the file system has labels.
+        let is_relabelled = !read_only && !is_block && self.labels.mount.is_empty();
+        VolumePath { path, read_only, is_device: is_block, is_relabelled }
     }
 
     /// Returns the path of a volume that is set up. After a restart of the process, that is what is
     /// mounted or mapped; after a restart of the machine, nothing.
     async fn existing(&self) -> Result<Option<VolumePath>, ScsiError> {
-        let record = UseRecord::of(&self.volume, &self.scsi.root);
+        let record = UseRecord::of(&self.volume, &self.labels, &self.scsi.root);
         let (pod_dir, path) = (self.pod_dir.clone(), self.volume.pod_path(&self.pod_dir));
         let found = base::tasks::blocking(move || -> io::Result<Option<PathBuf>> {
             if !record.exists(&pod_dir) {
@@ -158,6 +168,7 @@ impl SetUp {
     pub(super) async fn run(self) -> Result<VolumePath, ScsiVolumeError> {
         let _pod = self.scsi.lock_pod(&self.pod_uid).await;
         let _volume = self.scsi.lock_volume(&self.global()).await;
+        label::detach_other(&self).await?;
         let (step, outcome) = match self.begin().await {
             Err(error) => (first_step(self.volume.is_block), Err(error)),
             Ok(credentials) if self.volume.is_block => self.map(&credentials).await,
@@ -173,7 +184,7 @@ impl SetUp {
     /// Reads the Secret and writes the record: from here on, the volume has to be torn down.
     async fn begin(&self) -> Result<iscsi::Credentials, ScsiError> {
         let credentials = self.credentials().await?;
-        let record = UseRecord::of(&self.volume, &self.scsi.root);
+        let record = UseRecord::of(&self.volume, &self.labels, &self.scsi.root);
         let pod_dir = self.pod_dir.clone();
         base::tasks::blocking(move || record.save(&pod_dir)).await??;
         Ok(credentials)
@@ -227,11 +238,15 @@ impl SetUp {
                 Ok(device) => device,
                 Err(error) => return (WAIT, Err(error)),
             };
-            if let Err(error) = global::mount(&self.scsi, &self.volume, &device).await {
+            if let Err(error) = self.mount_device(&device).await {
                 return (STAGE, Err(error));
             }
         }
         ("MountVolume.SetUp", self.bind().await)
+    }
+
+    async fn mount_device(&self, device: &Path) -> Result<(), ScsiError> {
+        global::mount(&self.scsi, (&self.volume, &self.labels.mount), device).await
     }
 
     /// Binds the global mount for the pod, and gives its files to the group of the pod.

@@ -9,6 +9,7 @@ use super::fake::FakeMachine;
 use super::record::{self, UseRecord};
 use super::set_up::SetUp;
 use super::volume::{GlobalVolume, ScsiVolume};
+use crate::volumes::selinux::labels::VolumeLabels;
 
 const IQN: &str = "iqn.2014-12.com.example:d";
 
@@ -20,7 +21,11 @@ fn volume(name: &str, fields: serde_json::Value) -> ScsiVolume {
         spec["iscsi"]["lun"] = 0.into();
     }
     let spec = serde_json::from_value(spec).unwrap();
-    ScsiVolume::persistent(name, &spec, false, "default").unwrap().unwrap()
+    ScsiVolume::persistent((name, "v"), &spec, false, "default").unwrap().unwrap()
+}
+
+fn none() -> VolumeLabels {
+    VolumeLabels::default()
 }
 
 impl FakeMachine {
@@ -29,14 +34,19 @@ impl FakeMachine {
     }
 
     async fn set_up(&self, uid: &str, volume: ScsiVolume) -> Result<(), String> {
-        let operation = SetUp {
+        self.operation(uid, volume).run().await.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn operation(&self, uid: &str, volume: ScsiVolume) -> SetUp {
+        SetUp {
             scsi: Arc::clone(&self.scsi),
             pod_uid: uid.into(),
             pod_dir: self.pod_dir(uid),
             volume,
             group: None,
-        };
-        operation.run().await.map(drop).map_err(|error| error.to_string())
+            labels: VolumeLabels::default(),
+            has_selinux: false,
+        }
     }
 
     fn at(&self, path: &Path) -> GlobalVolume {
@@ -49,7 +59,7 @@ async fn a_volume_that_is_not_set_up_has_a_record_before_it_is_attached() {
     let machine = FakeMachine::new();
     machine.programs.behaviour.lock().is_missing = true;
     let volume = volume("pv", json!({}));
-    let record = UseRecord::of(&volume, &machine.scsi.root);
+    let record = UseRecord::of(&volume, &none(), &machine.scsi.root);
     let error = machine.set_up("u", volume.clone()).await.unwrap_err();
     let start = "MountVolume.WaitForAttach failed for volume \"pv\" : cannot run iscsiadm";
     assert!(error.starts_with(start), "{error}");
@@ -79,7 +89,7 @@ async fn a_volume_stays_while_a_pod_uses_it_and_the_session_while_a_volume_does(
     let start = "MapVolume.MapBlockVolume failed for volume \"pv\" : ";
     assert!(error.starts_with(start) && error.ends_with("is not a block device"), "{error}");
     assert!(path.join("iscsi.json").exists());
-    let record = UseRecord::of(&first, &machine.scsi.root);
+    let record = UseRecord::of(&first, &none(), &machine.scsi.root);
     record.save(&machine.pod_dir("b")).unwrap();
     machine.programs.take_calls();
     // Two pods have it.
@@ -103,6 +113,33 @@ async fn a_volume_stays_while_a_pod_uses_it_and_the_session_while_a_volume_does(
 }
 
 #[tokio::test]
+async fn a_pod_waits_until_another_one_has_unmounted_the_volume_with_its_label() {
+    let machine = FakeMachine::new();
+    machine.programs.behaviour.lock().is_missing = true;
+    let (volume, root) = (volume("pv", json!({})), &machine.scsi.root);
+    let labels = |label: &str| VolumeLabels { mount: label.into(), needed: label.into() };
+    UseRecord::of(&volume, &labels("one"), root).save(&machine.pod_dir("a")).unwrap();
+    let run = async |label: &str, has_selinux| {
+        let operation = machine.operation("b", volume.clone());
+        let operation = SetUp { labels: labels(label), has_selinux, ..operation };
+        operation.run().await.unwrap_err().to_string()
+    };
+    let waits = "waiting for unmount of volume \
+        \"kubernetes.io/iscsi/10.0.0.1:iqn.2014-12.com.example:d:0\", because it is already \
+        mounted to a different pod with a different SELinux label";
+    assert_eq!(run("two", true).await, waits);
+    assert!(machine.programs.take_calls().is_empty());
+    assert!(!UseRecord::of(&volume, &labels("two"), root).exists(&machine.pod_dir("b")));
+    // The same label, and a kernel without SELinux.
+    for (label, has_selinux) in [("one", true), ("two", false)] {
+        let error = run(label, has_selinux).await;
+        assert!(error.contains("cannot run iscsiadm"), "{error}");
+    }
+    let held = record::labels_of_volumes(root);
+    assert!(held.iter().any(|(uid, _, held)| &**uid == "a" && *held == labels("one")), "{held:?}");
+}
+
+#[tokio::test]
 async fn what_an_earlier_process_left_is_found() {
     let machine = FakeMachine::new();
     let root = &machine.scsi.root;
@@ -111,7 +148,7 @@ async fn what_an_earlier_process_left_is_found() {
     for volume in [&used, &left] {
         std::fs::create_dir_all(volume.global_path(root)).unwrap();
     }
-    UseRecord::of(&used, root).save(&machine.pod_dir("u")).unwrap();
+    UseRecord::of(&used, &none(), root).save(&machine.pod_dir("u")).unwrap();
     let found = super::detach::left_volumes(root);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].volume.path, left.global_path(root));

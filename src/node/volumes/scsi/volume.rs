@@ -21,11 +21,15 @@ pub(crate) enum ScsiDisk {
 pub(crate) struct ScsiVolume {
     /// Name of the PersistentVolume, or of an inline volume in its pod.
     pub(crate) spec_name: String,
+    /// Name of the volume in its pod.
+    pub(crate) name: String,
     pub(crate) is_block: bool,
     pub(crate) read_only: bool,
     /// Empty if the volume names none.
     pub(crate) fs_type: String,
     pub(crate) mount_options: Vec<String>,
+    /// Those of the PersistentVolume; `None` of a volume of a pod.
+    pub(crate) access_modes: Option<Vec<String>>,
     pub(crate) disk: ScsiDisk,
     /// The name that is unique on a node, as in the status of Nodes.
     pub(crate) unique_name: String,
@@ -60,28 +64,30 @@ impl ScsiVolume {
         };
         Some(disk.map(|disk| Self {
             spec_name: volume.name.clone(),
+            name: volume.name.clone(),
             is_block: false,
             read_only: read_only == Some(true),
             fs_type: fs_type.clone().unwrap_or_default(),
             mount_options: Vec::new(),
+            access_modes: None,
             disk,
             unique_name: name,
         }))
     }
 
-    /// Returns the volume of the PersistentVolume `spec_name` for a pod in `namespace`; `None` if
-    /// it is of another kind. `read_only` is that of the claim in the pod.
+    /// Returns the volume of the PersistentVolume `spec_name`, which is `name` in a pod in
+    /// `namespace`; `None` if it is of another kind. `read_only` is that of the claim in the pod.
     ///
     /// # Errors
     ///
     /// The volume names no disk.
     pub(crate) fn persistent(
-        spec_name: &str,
+        (spec_name, name): (&str, &str),
         spec: &core::PersistentVolumeSpec,
         read_only: bool,
         namespace: &str,
     ) -> Option<Result<Self, ScsiError>> {
-        let (disk, fs_type, name) = match (&spec.iscsi, &spec.fc) {
+        let (disk, fs_type, unique_name) = match (&spec.iscsi, &spec.fc) {
             (Some(source), _) => {
                 let disk = IscsiSource::persistent(spec_name, source, namespace);
                 let name = unique_name(ISCSI, &disk.volume_name());
@@ -95,13 +101,20 @@ impl ScsiVolume {
         };
         Some(disk.map(|disk| Self {
             spec_name: spec_name.to_owned(),
+            name: name.to_owned(),
             is_block: spec.volume_mode.as_deref() == Some("Block"),
             read_only,
             fs_type: fs_type.clone().unwrap_or_default(),
             mount_options: spec.mount_options.clone().unwrap_or_default(),
+            access_modes: Some(spec.access_modes.clone().unwrap_or_default()),
             disk,
-            unique_name: name,
+            unique_name,
         }))
+    }
+
+    /// Whether the volume is one of iSCSI.
+    pub(crate) fn is_iscsi(&self) -> bool {
+        matches!(self.disk, ScsiDisk::Iscsi(_))
     }
 
     /// The name of the plugin.
@@ -196,7 +209,7 @@ mod tests {
 
     fn persistent(spec: serde_json::Value) -> ScsiVolume {
         let spec = serde_json::from_value(spec).unwrap();
-        ScsiVolume::persistent("pv", &spec, false, "d").unwrap().unwrap()
+        ScsiVolume::persistent(("pv", "v"), &spec, false, "d").unwrap().unwrap()
     }
 
     /// The paths in the comments of upstream's plugins.
@@ -223,11 +236,11 @@ mod tests {
         assert_eq!(wwids.global_path(root), plugin.join("volumeDevices/a_b-c"));
         assert_eq!(wwids.unique_name, "kubernetes.io/fc/[a b c]");
         let none = serde_json::from_value(json!({"fc": {"lun": 0}})).unwrap();
-        let none = ScsiVolume::persistent("pv", &none, false, "d").unwrap().unwrap_err();
+        let none = ScsiVolume::persistent(("pv", "v"), &none, false, "d").unwrap().unwrap_err();
         let text = "fc: no fc disk information found. failed to make a new mounter";
         assert_eq!(none.to_string(), text);
         let nfs = serde_json::from_value(json!({"nfs": {"server": "s", "path": "/"}})).unwrap();
-        assert!(ScsiVolume::persistent("pv", &nfs, false, "d").is_none());
+        assert!(ScsiVolume::persistent(("pv", "v"), &nfs, false, "d").is_none());
     }
 
     #[test]

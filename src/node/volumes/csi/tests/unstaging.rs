@@ -77,7 +77,7 @@ async fn a_restarted_process_unstages_what_an_earlier_one_left() {
     fixture.tasks.shutdown().request();
     // The next process; the driver is not registered yet.
     let tasks = Tasks::new(Shutdown::new());
-    let node = Fixture::node(fixture.home.path(), &fixture.api, &tasks).await;
+    let node = Fixture::node(fixture.home.path(), &fixture.api, &tasks, Selinux::default()).await;
     let left = node.csi.read_volumes_in_use(Some(&status)).await;
     volumes::unstage_left(&node, left);
     assert_eq!(node.csi.volumes_in_use(), IN_USE);
