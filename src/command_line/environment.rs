@@ -28,10 +28,10 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
     ("embedded-registry-port", "P2P_PORT"),
     ("embedded-registry-latest", "P2P_ENABLE_LATEST"),
+    ("selinux", "SELINUX"),
     // Flags of k3s that are refused or have no effect.
     ("lb-server-port", "LB_SERVER_PORT"),
     ("write-kubeconfig-group", "KUBECONFIG_GROUP"),
-    ("selinux", "SELINUX"),
     ("rootless", "ROOTLESS"),
     ("vpn-auth", "VPN_AUTH"),
     ("vpn-auth-file", "VPN_AUTH_FILE"),

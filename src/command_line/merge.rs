@@ -254,14 +254,18 @@ mod tests {
             assert_eq!(args.cluster_init, want, "{value}");
         }
         for (name, value) in
-            [("K3S_SELINUX", "true"), ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush")]
+            [("K3S_ROOTLESS", "true"), ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush")]
         {
             let refused = server(&[file], &[(name, value)]).unwrap_err();
             let want = format!("error[KL0102]: {name} is not supported: ");
             assert!(refused.starts_with(&want) && !refused.contains("hush"), "{refused}");
             assert!(agent(&[], &[(name, "")]).is_ok(), "{name}");
         }
-        assert!(server(&[file], &[("K3S_SELINUX", "false")]).is_ok());
+        assert!(server(&[file], &[("K3S_ROOTLESS", "false")]).is_ok());
+        for (value, want) in [("true", true), ("false", false)] {
+            let args = server(&[file], &[("K3S_SELINUX", value)]).unwrap();
+            assert_eq!(args.node.selinux, want);
+        }
         let variables = [
             ("K3S_SYSTEM_DEFAULT_REGISTRY", "r.example"),
             ("K3S_P2P_PORT", "5002"),

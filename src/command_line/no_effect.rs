@@ -5,7 +5,7 @@
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("alsologtostderr", "kube-lite always logs to standard error"),
     ("vmodule", "kube-lite has no log levels per source file; -v=4 turns on debug logging"),
-    ("disable-selinux", "kube-lite sets no SELinux labels"),
+    ("disable-selinux", "containers get no SELinux labels unless --selinux is set"),
     (
         "disable-apiserver-lb",
         "an agent connects to servers directly, without a local load balancer",

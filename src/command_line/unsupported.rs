@@ -5,7 +5,6 @@
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
     ("rootless", "a node needs root; a server with --disable-agent does not"),
-    ("selinux", "SELinux labels are not implemented"),
     ("vpn-auth", "VPN integration is not implemented"),
     ("vpn-auth-file", "VPN integration is not implemented"),
     (
@@ -35,7 +34,6 @@ pub(super) const BOOLEANS: &[&str] = &[
     "prefer-bundled-bin",
     "rootless",
     "secrets-encryption",
-    "selinux",
     "tls-san-security",
 ];
 

@@ -45,6 +45,7 @@ fn needs_own_containerd(args: &NodeArgs, registries: &Registries) -> Result<(), 
         ("snapshotter", given(&images.snapshotter)),
         ("default-runtime", given(&images.default_runtime)),
         ("nonroot-devices", on(images.nonroot_devices)),
+        ("selinux", on(args.selinux)),
         ("airgap-extra-registry", images.airgap_extra_registry.clone()),
     ] {
         if let Some(value) = values.first() {
@@ -139,6 +140,7 @@ impl ImageConfig {
         runtime.image_endpoint.clone_from(&self.image_endpoint);
         runtime.default_runtime.clone_from(&images.default_runtime);
         runtime.nonroot_devices = images.nonroot_devices;
+        runtime.selinux = args.selinux;
         runtime.share_latest = images.embedded_registry_latest;
         runtime.no_proxy = cluster.no_proxy();
     }

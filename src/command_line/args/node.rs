@@ -129,6 +129,9 @@ pub struct NodeArgs {
     /// resolv.conf for pods and the DNS forwarder [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,
+    /// Give containers their SELinux labels, if the kernel has SELinux [env: KUBE_LITE_SELINUX]
+    #[arg(long, help_heading = "Hardening")]
+    pub selinux: bool,
     /// Stricter defaults: anonymous requests see health and version only; namespaces without a Pod
     /// Security label enforce `baseline`; seccomp is RuntimeDefault; no CAP_NET_RAW; limits on
     /// processes per pod, events and idle connections; no external addresses of Services; pods

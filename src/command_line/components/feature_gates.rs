@@ -8,12 +8,11 @@ pub(super) const ARGUMENT: &str = "feature-gates";
 const GATES: &str = include_str!("feature_gates.txt");
 
 /// Gates that are on by default and whose feature kube-lite does not have; their names begin so.
-const ABSENT: [&str; 5] = [
+const ABSENT: [&str; 4] = [
     // On with a compatibility version of 1.37 only, which upstream does not have by default.
     "DRAFractionalCapacityRange",
     "KubeletEnsureSecretPulledImages",
     "NodeLogQuery",
-    "SELinuxMount",
     "UnknownVersionInterop",
 ];
 
