@@ -7,7 +7,7 @@
 #                                  `nowait` returns at once. Options: systemd or openrc (otherwise a
 #                                  plain init), aarch64 (only a plain init), cpus=N (2),
 #                                  memory=MB (1024), numa=N: so many NUMA nodes of equal size, each
-#                                  a socket
+#                                  a socket; selinux: the kernel has SELinux instead of AppArmor
 #   wait_for NAME...             waits until these accept commands
 #   in_guest NAME command...     runs a command in the guest (one string is a shell's command line)
 #                                  with the input, output and status of the caller
@@ -93,10 +93,13 @@ numa_arguments() { # name: prints the arguments of qemu that give it NUMA nodes,
 }
 power_on() { # name, `nowait`
   local name=$1 number=${guest_number[$1]} init=/usr/local/sbin/init base=x86_64 console=ttyS0 \
-    link hex manager=
+    link hex manager= modules=
   local machine=(-machine q35 -cpu max)
   case ${guest_options[$name]} in *" systemd "*) init=/sbin/init ;; esac
   case ${guest_options[$name]} in *" openrc "*) manager=openrc ;; esac
+  case ${guest_options[$name]} in
+    *" selinux "*) modules="security=selinux selinux=1 enforcing=0" ;;
+  esac
   case ${guest_options[$name]} in
     *" aarch64 "*) base=aarch64 console=ttyAMA0 machine=(-machine virt -cpu cortex-a72) ;;
   esac
@@ -116,7 +119,7 @@ power_on() { # name, `nowait`
     -smp "$(option "$name" cpus 2),sockets=$(option "$name" numa 1)" \
     -m "$(option "$name" memory 1024)" -nodefaults -display none -no-user-config \
     -kernel "${guest_image[$base]}/kernel" -initrd "${guest_image[$base]}/initrd" \
-    -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 $identity" \
+    -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 $modules $identity" \
     -drive "file=$scratch/$name.disk,format=qcow2,if=none,id=disk,cache=writeback,discard=unmap" \
     -device virtio-blk-pci,drive=disk \
     -netdev "tap,id=lan,ifname=lan$number,script=no,downscript=no" \
