@@ -92,7 +92,7 @@ impl DesiredVolumes {
         let is_new = volume.pods.is_empty();
         let mut ignored = None;
         if is_new || (volume.is_restored && is_own && volume.pods.len() == 1) {
-            // A volume of an earlier process that is set up once more is mounted by nobody else.
+            // A volume of an earlier process that is set up once more has no other mounts.
             let mount = if is_persistent { label } else { "" };
             volume.labels = VolumeLabels { mount: mount.to_owned(), needed: label.to_owned() };
         } else if !is_own && is_supported && label != volume.labels.needed {

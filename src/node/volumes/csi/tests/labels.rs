@@ -37,7 +37,7 @@ fn with_level(uid: &str, level: &str) -> Arc<Pod> {
     labelled(uid, json!({"level": level}))
 }
 
-/// A node with a kernel that has SELinux, and the driver's opinion about labels.
+/// A node with a kernel that has SELinux, and a driver that mounts with labels or does not.
 async fn fixture(mounts_with_labels: bool) -> Fixture {
     let spec = json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"],
         "seLinuxMount": mounts_with_labels});
