@@ -133,10 +133,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let events = listen(socket.clone(), sender, tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "runtime-events", events);
     spawn_status(&node, client.clone());
-    spawn_plugins(&node);
-    if has_volumes {
-        spawn_built_in_driver(&node);
-    }
+    spawn_plugins(&node, has_volumes);
     spawn_healthz(&node);
     let http = node.identity.config.kubelet_api.clone();
     let http = http.map(|http| kubelet_api::listener(&http).map(|l| (http, l))).transpose()?;
@@ -271,7 +268,7 @@ fn plugins_registry(config: &Config) -> PathBuf {
 }
 
 /// Starts the task that registers plugins: CSI drivers, device plugins, and drivers of claims.
-fn spawn_plugins(node: &Arc<Node>) {
+fn spawn_plugins(node: &Arc<Node>, has_local_volumes: bool) {
     let csi = CsiPluginHandler::new(&node.csi, &node.tasks);
     let devices = DevicePluginHandler::new(&node.devices);
     let dra = DraPluginHandler::new(&node.dynamic_resources, &node.tasks);
@@ -280,6 +277,9 @@ fn spawn_plugins(node: &Arc<Node>) {
     let problems = node.tasks.problems().clone();
     let run = plugins::run(directory, handlers, problems, node.tasks.shutdown().clone());
     node.tasks.spawn(Kind::Critical, "plugins", run);
+    if has_local_volumes {
+        spawn_built_in_driver(node);
+    }
 }
 
 /// Starts the task that adds the built-in CSI driver to the CSINode, which may be new although this

@@ -165,6 +165,33 @@ fn security(config: &RuntimeConfig, machine: MachineTraits) -> String {
     format!("  device_ownership_from_security_context = {}\n{selinux}", config.nonroot_devices)
 }
 
+/// The settings of the process: its directories, sockets and plugins.
+fn process_settings(
+    config: &RuntimeConfig,
+    major: u32,
+    environment: &str,
+    customization: &Customization,
+) -> String {
+    let off = if major >= 2 { DISABLED_PLUGINS_2 } else { DISABLED_PLUGINS_1 };
+    let off: Vec<String> = off.iter().map(|p| quoted(p)).collect();
+    let socket = config.supervised_socket();
+    let imports = customization.imports.as_deref().map(path).unwrap_or_default();
+    let imported = customization.imported.as_deref();
+    let imported = imported.map(|of| format!("# Drop-in files: {of}\n")).unwrap_or_default();
+    format!(
+        "# Written by kube-lite at every start; changes are lost.\n\
+         # Variables: {environment}\n{imported}version = {}\nroot = {}\nstate = {}\n\
+         imports = [{imports}]\ndisabled_plugins = [{}]\n\n\
+         [grpc]\n  address = {}\n[ttrpc]\n  address = {}\n[debug]\n  level = \"warn\"\n",
+        if customization.format == ConfigFormat::V3 { 3 } else { 2 },
+        path(&config.containerd_root()),
+        path(&config.containerd_state()),
+        off.join(", "),
+        path(&socket),
+        path(&socket.with_extension("sock.ttrpc")),
+    )
+}
+
 /// Renders the configuration file. `environment` is the digest of containerd's variables: a change
 /// restarts it, as any change of the file and of the drop-in files does.
 pub(crate) fn render(
@@ -177,24 +204,7 @@ pub(crate) fn render(
 ) -> String {
     let (major, minor) = binaries.version;
     let format = customization.format;
-    let off = if major >= 2 { DISABLED_PLUGINS_2 } else { DISABLED_PLUGINS_1 };
-    let off: Vec<String> = off.iter().map(|p| quoted(p)).collect();
-    let socket = config.supervised_socket();
-    let imports = customization.imports.as_deref().map(path).unwrap_or_default();
-    let imported = customization.imported.as_deref();
-    let imported = imported.map(|of| format!("# Drop-in files: {of}\n")).unwrap_or_default();
-    let mut out = format!(
-        "# Written by kube-lite at every start; changes are lost.\n\
-         # Variables: {environment}\n{imported}version = {}\nroot = {}\nstate = {}\n\
-         imports = [{imports}]\ndisabled_plugins = [{}]\n\n\
-         [grpc]\n  address = {}\n[ttrpc]\n  address = {}\n[debug]\n  level = \"warn\"\n",
-        if format == ConfigFormat::V3 { 3 } else { 2 },
-        path(&config.containerd_root()),
-        path(&config.containerd_state()),
-        off.join(", "),
-        path(&socket),
-        path(&socket.with_extension("sock.ttrpc")),
-    );
+    let mut out = process_settings(config, major, environment, customization);
     let snapshotter = machine.snapshotter.name();
     if machine.snapshotter == Snapshotter::FuseOverlayfs {
         let socket = path(Path::new(FUSE_SOCKET));
