@@ -218,12 +218,6 @@ network_of() { # pod: its network namespace, on any machine
   echo "/proc/$(grep -ls "$uid" /proc/[0-9]*/cgroup | tr -dc '0-9\n' | sort -n | head -n 1)/ns/net"
 }
 enter_pod() { nsenter "--net=$(network_of "$1")" "${@:2}"; } # pod, command...
-# As `equals`, for a result that takes a moment: repeats the command until it matches.
-comes() { # name, want, command...
-  local end=$((SECONDS + ${COMES_WITHIN:-30}))
-  until [ "$("${@:3}" 2>&1)" = "$2" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
-  equals "$@"
-}
 # Functions for several servers.
 # Seconds since a value of EPOCHREALTIME.
 seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }

@@ -62,6 +62,12 @@ equals() { # name, want, command...: passes if the command prints exactly this
     printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got"
   fi
 }
+# As `equals`, for a result that takes a moment: repeats the command until it matches.
+comes() { # name, want, command...
+  local end=$((SECONDS + ${COMES_WITHIN:-30}))
+  until [ "$("${@:3}" 2>&1)" = "$2" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
+  equals "$@"
+}
 refuses() { # name, part of the text, command...: passes if the command fails and prints this
   local name=$1 want=$2 got; shift 2
   if got=$("$@" 2>&1); then
