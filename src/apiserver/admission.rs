@@ -11,6 +11,7 @@ pub mod limit_ranger;
 pub(crate) mod matching;
 pub mod namespace;
 pub mod node_restriction;
+pub mod pod_resize;
 pub mod pod_resources;
 pub mod pod_security;
 pub mod pods;

@@ -6,8 +6,8 @@ use super::Plugin;
 use super::configuration::AdmissionConfig;
 use super::event_rate_limit::{EventLimit, EventRateLimit};
 use super::{
-    certificates, classes, hardening, limit_ranger, namespace, node_restriction, pod_security,
-    pods, quota, service_account, storage,
+    certificates, classes, hardening, limit_ranger, namespace, node_restriction, pod_resize,
+    pod_security, pods, quota, service_account, storage,
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
@@ -50,6 +50,7 @@ pub fn plugins(
         Arc::new(certificates::CertificateSubjectRestriction),
         Arc::new(classes::DefaultIngressClass(look())),
         Arc::new(pods::PodTopologyLabels(look())),
+        Arc::new(pod_resize::PodResizeValidator(look())),
         // Not a plugin upstream, but part of the storage of roles: runs after all plugins that
         // mutate them.
         Arc::new(escalation),
@@ -116,6 +117,7 @@ mod tests {
                 "CertificateSubjectRestriction",
                 "DefaultIngressClass",
                 "PodTopologyLabels",
+                "PodResizeValidator",
                 "RBACEscalation",
                 // A placeholder for policies and webhooks.
                 "TaintNodesByCondition",

@@ -17,7 +17,7 @@ const DISABLE: &str = "disable-admission-plugins";
 const FILE: &str = "admission-control-config-file";
 
 /// The plugins that run by default, in upstream's order; all can be disabled.
-const DEFAULT: [&str; 22] = [
+const DEFAULT: [&str; 23] = [
     "NamespaceLifecycle",
     "LimitRanger",
     "ServiceAccount",
@@ -35,6 +35,7 @@ const DEFAULT: [&str; 22] = [
     "CertificateSubjectRestriction",
     "DefaultIngressClass",
     "PodTopologyLabels",
+    "PodResizeValidator",
     "MutatingAdmissionPolicy",
     "MutatingAdmissionWebhook",
     "ValidatingAdmissionPolicy",
