@@ -11,12 +11,14 @@ use crate::csi::Csi;
 use crate::csi::driver_client::{
     Access, Capabilities, CsiClient, access_mode, map, volume_capability,
 };
-use crate::csi::error::{CsiError, Doing};
+use crate::csi::error::{CsiError, CsiVolumeError, Doing};
 use crate::csi::paths;
-use crate::csi::record::{Progress, StagedVolume, VolumeData, VolumeRecord};
+use crate::csi::record::{self, Progress, StagedVolume, VolumeData, VolumeRecord};
 pub(super) use crate::volumes::directory::create_dir;
 use crate::volumes::directory::{self, VolumePath};
 use crate::volumes::mounts;
+use crate::volumes::selinux::SelinuxError;
+use crate::volumes::selinux::labels::MountState;
 use crate::volumes::selinux::mount_option::context_option;
 
 const STAGE: &str = "MountVolume.MountDevice";
@@ -66,6 +68,43 @@ fn access(of: &VolumeOperation, capabilities: &Capabilities) -> csi::VolumeCapab
     }
     let access = Access::Mount { fs_type: volume.fs_type.clone(), options, group };
     volume_capability(access_mode(volume.access_mode(), capabilities), access)
+}
+
+/// Has the driver unstage a volume that is staged with another label for no other pod. The caller
+/// holds the lock of the volume.
+///
+/// # Errors
+///
+/// Other pods have it with another label, or the driver does not unstage it.
+pub(super) async fn unstage_other(of: &VolumeOperation) -> Result<(), CsiVolumeError> {
+    if !of.has_selinux || of.is_remount || of.volume.is_block {
+        return Ok(());
+    }
+    let (driver, handle) = (of.volume.driver.clone(), of.volume.handle.clone());
+    let staged = StagedVolume { driver, handle, device: None };
+    let failed = |source| CsiVolumeError::Failed {
+        step: "MountVolume.MountDevice",
+        spec_name: of.volume.spec_name.clone(),
+        source,
+    };
+    match mount_state(of, staged.clone()).await.map_err(failed)? {
+        MountState::Fits => Ok(()),
+        MountState::InUse => Err(SelinuxError::Mounted(staged.unique_name()).into()),
+        MountState::Stale => unstage(&of.csi, &staged).await.map_err(failed),
+    }
+}
+
+/// Compares the label of the volume with those of what is mounted.
+async fn mount_state(of: &VolumeOperation, staged: StagedVolume) -> Result<MountState, CsiError> {
+    let (root, own, needed) = (of.csi.root.clone(), of.pod_dir.clone(), of.labels.mount.clone());
+    let state = base::tasks::blocking(move || -> io::Result<MountState> {
+        let others = record::labels_of_others(&root, &own, &staged)?;
+        let staging = paths::staging_path(&root, &staged.driver, &staged.handle);
+        let data = VolumeData::load(staging.parent().unwrap_or(&staging))?;
+        let shared = data.map(|data| data.se_linux_mount_context);
+        Ok(MountState::of(&needed, &others, shared.as_deref()))
+    });
+    Ok(state.await??)
 }
 
 /// Stages the volume for all pods of this node; returns where, if the driver stages volumes.

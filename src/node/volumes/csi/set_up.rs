@@ -275,7 +275,7 @@ impl VolumeOperation {
     async fn run(self) -> Result<VolumePath, CsiVolumeError> {
         let _pod = self.csi.lock_pod(&self.pod_uid).await;
         let _volume = self.csi.locks.lock(self.volume.unique_name()).await;
-        label::unstage_other(&self).await?;
+        mount::unstage_other(&self).await?;
         let (step, outcome) = if self.volume.is_block {
             block::set_up(&self).await
         } else {

@@ -13,15 +13,17 @@ use sorting::CollectOrdered as _;
 use tokio::sync::{oneshot, watch};
 
 use super::error::{ScsiError, ScsiVolumeError};
-use super::record::UseRecord;
-use super::volume::{ScsiDisk, ScsiVolume};
+use super::record::{self, UseRecord};
+use super::volume::{GlobalVolume, ScsiDisk, ScsiVolume};
 use super::{Scsi, global, label};
 use crate::context::Node;
 use crate::events;
 use crate::pods::handle::{DesiredPod, pod_must_end};
 use crate::pods::pod::Pod;
 use crate::volumes::directory::{self, VolumePath, create_dir};
-use crate::volumes::selinux::labels::VolumeLabels;
+use crate::volumes::selinux::SelinuxError;
+use crate::volumes::selinux::labels::{MountState, VolumeLabels};
+use crate::volumes::selinux::mount_option::mounted_label;
 use crate::volumes::{device, device_map, fibre_channel, iscsi, mounts};
 
 /// Everything that the operation needs; it goes on if its pod is deleted meanwhile.
@@ -131,7 +133,7 @@ impl SetUp {
         }
     }
 
-    pub(super) fn global(&self) -> PathBuf {
+    fn global(&self) -> PathBuf {
         self.volume.global_path(&self.scsi.root)
     }
 
@@ -168,7 +170,7 @@ impl SetUp {
     pub(super) async fn run(self) -> Result<VolumePath, ScsiVolumeError> {
         let _pod = self.scsi.lock_pod(&self.pod_uid).await;
         let _volume = self.scsi.lock_volume(&self.global()).await;
-        label::detach_other(&self).await?;
+        self.detach_other().await?;
         let (step, outcome) = match self.begin().await {
             Err(error) => (first_step(self.volume.is_block), Err(error)),
             Ok(credentials) if self.volume.is_block => self.map(&credentials).await,
@@ -179,6 +181,41 @@ impl SetUp {
             spec_name: self.volume.spec_name.clone(),
             source,
         })
+    }
+
+    /// Detaches a volume that is mounted with another SELinux label for no other pod; it is attached
+    /// again afterwards.
+    async fn detach_other(&self) -> Result<(), ScsiVolumeError> {
+        if !self.has_selinux || self.volume.is_block {
+            return Ok(());
+        }
+        let failed = |source| ScsiVolumeError::Failed {
+            step: "MountVolume.MountDevice",
+            spec_name: self.volume.spec_name.clone(),
+            source,
+        };
+        match self.mount_state().await.map_err(failed)? {
+            MountState::Fits => Ok(()),
+            MountState::InUse => Err(SelinuxError::Mounted(self.volume.unique_name.clone()).into()),
+            MountState::Stale => {
+                let (path, is_iscsi) = (self.global(), self.volume.is_iscsi());
+                let left = GlobalVolume { path, is_block: false, is_iscsi };
+                self.scsi.detach(&left).await.map_err(failed)
+            }
+        }
+    }
+
+    /// Compares the label of the volume with those of what is mounted.
+    async fn mount_state(&self) -> Result<MountState, ScsiError> {
+        let (root, own, global) = (self.scsi.root.clone(), self.pod_dir.clone(), self.global());
+        let needed = self.labels.mount.clone();
+        let state = base::tasks::blocking(move || -> io::Result<MountState> {
+            let others = record::labels_of_others(&root, &own, &global)?;
+            let options = mounts::options_at(&global)?;
+            let shared = options.as_deref().map(mounted_label);
+            Ok(MountState::of(&needed, &others, shared))
+        });
+        Ok(state.await??)
     }
 
     /// Reads the Secret and writes the record: from here on, the volume has to be torn down.
