@@ -183,8 +183,8 @@ impl SetUp {
         })
     }
 
-    /// Detaches a volume that is mounted with another SELinux label for no other pod; it is attached
-    /// again afterwards.
+    /// Detaches a volume that is mounted with another SELinux label for no other pod; it is
+    /// attached again afterwards.
     async fn detach_other(&self) -> Result<(), ScsiVolumeError> {
         if !self.has_selinux || self.volume.is_block {
             return Ok(());
