@@ -105,18 +105,22 @@ mod tests {
             {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]}})
     }
 
-    /// The cases of upstream's `TestPodResizeValidator`.
-    #[tokio::test]
-    async fn a_pod_is_not_resized_beyond_what_its_node_has() {
+    /// Two nodes with four CPUs and 8 GiB of memory.
+    fn world() -> Arc<Fixed> {
         let node = |name: &str, os: &str| {
             json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}},
                 "status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}})
         };
-        let world = Fixed::new(&[
+        Fixed::new(&[
             (&lookup::NODES, node("linux-node", "linux")),
             (&lookup::NODES, node("windows-node", "windows")),
-        ]);
-        let plugin = PodResizeValidator(world);
+        ])
+    }
+
+    /// The cases of upstream's `TestPodResizeValidator`.
+    #[tokio::test]
+    async fn a_pod_is_not_resized_beyond_what_its_node_has() {
+        let plugin = PodResizeValidator(world());
         let low = "node didn't have enough allocatable resources: ";
         for (node, subresource, cpu, memory, want) in [
             ("linux-node", "resize", "2", "1Gi", None),
@@ -174,12 +178,18 @@ mod tests {
             let causes = status.details.unwrap_or_default().causes;
             assert_eq!(causes.first().map_or("", |cause| cause.reason.as_str()), reason);
         }
-        let unchanged = Ask {
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_specification_does_not_change_is_not_compared() {
+        let plugin = PodResizeValidator(world());
+        let large = || pod("linux-node", "10", "1Gi");
+        let resize = Ask {
             operation: Operation::Update,
             subresource: "resize",
-            old: Some(pod("linux-node", "10", "1Gi")),
+            old: Some(large()),
             ..creates(&lookup::PODS, "Pod")
         };
-        admit(&plugin, unchanged, pod("linux-node", "10", "1Gi")).await.unwrap();
+        admit(&plugin, resize, large()).await.unwrap();
     }
 }
