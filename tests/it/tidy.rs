@@ -47,7 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("client", &["api", "base", "settings"]),
     ("controllers", &["api", "base", "client", "settings"]),
     ("scheduler", &["api", "base", "client", "kcel"]),
-    ("node", &["api", "base", "client", "proto", "resource_metrics", "stream"]),
+    ("node", &["api", "base", "client", "go_template", "proto", "resource_metrics", "stream"]),
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),
     ("addons", &["api", "base", "client"]),

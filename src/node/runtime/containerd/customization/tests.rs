@@ -1,3 +1,5 @@
+//! Templates as k3s's users write them, and drop-in files.
+
 use super::*;
 use crate::Config;
 
