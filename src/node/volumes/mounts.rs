@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -248,6 +249,10 @@ fn has_device(table: &[Mount], number: &str) -> bool {
     table.iter().any(|mount| mount.device == number)
 }
 
+/// Whether the kernel may know the option `noswap` of tmpfs. It logs each mount with an option that
+/// it does not know.
+static HAS_NOSWAP: AtomicBool = AtomicBool::new(true);
+
 /// Mounts a tmpfs on `path`, which is created if missing; `size` in bytes, zero for the kernel's
 /// default. Its files do not move to swap, where the kernel supports that (from 6.4 on). Does
 /// nothing if it is mounted already.
@@ -260,11 +265,13 @@ pub(crate) fn tmpfs(path: &Path, size: i64, options: &str) -> io::Result<()> {
     let mount = |options: &str| {
         mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::MS_NOSUID, Some(options))
     };
-    match mount(&format!("{options},noswap")) {
-        Err(Errno::EINVAL) => mount(&options),
-        result => result,
+    if HAS_NOSWAP.load(Ordering::Relaxed) {
+        match mount(&format!("{options},noswap")) {
+            Err(Errno::EINVAL) => HAS_NOSWAP.store(false, Ordering::Relaxed),
+            result => return result.map_err(|e| named("mount tmpfs on", path, e)),
+        }
     }
-    .map_err(|e| named("mount tmpfs on", path, e))
+    mount(&options).map_err(|e| named("mount tmpfs on", path, e))
 }
 
 /// Bind-mounts `source` on the existing `target`.
