@@ -43,7 +43,6 @@ pub(crate) struct Cgroups {
     mount: PathBuf,
     /// `/kubepods` under the configured root.
     top: String,
-    v2: bool,
     /// Sizes of huge pages in bytes that can be limited; set by [`Cgroups::setup`].
     huge_page_sizes: Vec<i64>,
     memory: MemoryControl,
@@ -56,7 +55,7 @@ impl Cgroups {
         let v2 = mount.join("cgroup.controllers").exists();
         let top = format!("{}/kubepods", root.trim_end_matches('/'));
         memory.hierarchy = if v2 { Hierarchy::V2 } else { Hierarchy::V1 };
-        Self { mount, top, v2, huge_page_sizes: Vec::new(), memory }
+        Self { mount, top, huge_page_sizes: Vec::new(), memory }
     }
 
     /// What the memory controller does for containers besides its limit.
@@ -66,7 +65,7 @@ impl Cgroups {
 
     /// Whether the machine uses cgroup v2.
     pub(crate) fn is_v2(&self) -> bool {
-        self.v2
+        self.memory.hierarchy == Hierarchy::V2
     }
 
     /// Sizes of huge pages in bytes that this tree limits: all that the kernel has, or none without
@@ -77,7 +76,7 @@ impl Cgroups {
 
     /// Whether the tree has the `hugetlb` controller.
     fn limits_huge_pages(&self) -> bool {
-        if !self.v2 {
+        if !self.is_v2() {
             return self.mount.join("hugetlb").is_dir();
         }
         let file = self.mount.join(self.top.trim_start_matches('/')).join("cgroup.controllers");
@@ -91,13 +90,13 @@ impl Cgroups {
         let machine = machine::Machine::default();
         let mut memory = MemoryControl::new(MemoryConfig::default(), &machine, 0);
         memory.hierarchy = Hierarchy::V2;
-        Self { mount, top: "/kubepods".to_owned(), v2: true, huge_page_sizes: Vec::new(), memory }
+        Self { mount, top: "/kubepods".to_owned(), huge_page_sizes: Vec::new(), memory }
     }
 
     /// Whether the kernel accounts for swap. The root of version 2 has no file for the limit.
     fn accounts_for_swap(&self) -> bool {
         let top = self.top.trim_start_matches('/');
-        match self.v2 {
+        match self.is_v2() {
             true => self.mount.join(top).join("memory.swap.max").exists(),
             false => self.mount.join("memory/memory.memsw.limit_in_bytes").exists(),
         }
@@ -120,7 +119,7 @@ impl Cgroups {
     /// The directories of a cgroup: one in v2, one for each existing hierarchy in v1.
     fn folders(&self, path: &str) -> Vec<(&'static str, PathBuf)> {
         let relative = path.trim_start_matches('/');
-        if self.v2 {
+        if self.is_v2() {
             return vec![("", self.mount.join(relative))];
         }
         CONTROLLERS
@@ -240,11 +239,11 @@ impl Cgroups {
 
     /// Limits the huge pages of one size that a group may use.
     fn limit_huge_pages(&self, path: &str, size: i64, bytes: i64) -> io::Result<()> {
-        let suffix = if self.v2 { "max" } else { "limit_in_bytes" };
+        let suffix = if self.is_v2() { "max" } else { "limit_in_bytes" };
         let file = format!("hugetlb.{}.{suffix}", resources::huge_page_unit(size));
         for (name, folder) in self.folders(path) {
             let target = folder.join(&file);
-            if self.v2 || name == "hugetlb" {
+            if self.is_v2() || name == "hugetlb" {
                 write_changed(&target, &bytes.to_string())?;
             }
         }
@@ -253,9 +252,9 @@ impl Cgroups {
 
     /// The current limit of a group, by the name of its v1 file; `None` without one.
     fn limit(&self, path: &str, controller: &str, file: &str) -> Option<i64> {
-        let name = if self.v2 { translate(file, 2).0 } else { file };
+        let name = if self.is_v2() { translate(file, 2).0 } else { file };
         let folders = self.folders(path);
-        let (_, folder) = folders.iter().find(|(c, _)| self.v2 || *c == controller)?;
+        let (_, folder) = folders.iter().find(|(c, _)| self.is_v2() || *c == controller)?;
         let text = std::fs::read_to_string(folder.join(name)).ok()?;
         let value = text.split_whitespace().next()?.parse::<i64>().ok()?;
         // v1 writes "no limit" as -1 for a quota and as a huge number of bytes for memory.
@@ -281,7 +280,7 @@ impl Cgroups {
                 create_cpuset(&self.mount.join(controller), path)?;
                 continue;
             }
-            if self.v2 {
+            if self.is_v2() {
                 delegate(&self.mount, path);
             }
             named(&folder, std::fs::create_dir_all(&folder))?;
@@ -292,9 +291,9 @@ impl Cgroups {
     /// Writes a v1 value or its v2 counterpart.
     fn set(&self, path: &str, controller: &str, file: &str, value: i64) -> io::Result<()> {
         let (file, value) =
-            if self.v2 { translate(file, value) } else { (file, value.to_string()) };
+            if self.is_v2() { translate(file, value) } else { (file, value.to_string()) };
         for (name, folder) in self.folders(path) {
-            if self.v2 || name == controller {
+            if self.is_v2() || name == controller {
                 write_changed(&folder.join(file), &value)?;
             }
         }
@@ -315,7 +314,7 @@ impl Cgroups {
 
     /// The root of every hierarchy.
     fn roots(&self) -> Vec<PathBuf> {
-        if self.v2 {
+        if self.is_v2() {
             return vec![self.mount.clone()];
         }
         let entries = std::fs::read_dir(&self.mount).into_iter().flatten().flatten();
@@ -416,7 +415,8 @@ pub(crate) mod tests {
 
     pub(super) fn tree(mount: &Path, top: &str, v2: bool) -> Cgroups {
         let mut cgroups = Cgroups::in_folder(mount.to_owned());
-        (cgroups.top, cgroups.v2) = (top.to_owned(), v2);
+        cgroups.top = top.to_owned();
+        cgroups.memory.hierarchy = if v2 { Hierarchy::V2 } else { Hierarchy::V1 };
         cgroups
     }
 

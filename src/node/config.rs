@@ -324,6 +324,11 @@ impl RuntimeConfig {
         }
     }
 
+    /// The CRI socket: that of the flag, or of the supervised containerd.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.endpoint.clone().unwrap_or_else(|| self.supervised_socket())
+    }
+
     /// The socket of the supervised containerd.
     pub(crate) fn supervised_socket(&self) -> PathBuf {
         self.run_dir.join("containerd.sock")

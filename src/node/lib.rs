@@ -29,6 +29,7 @@ mod machine;
 mod machine_shutdown;
 mod plugins;
 mod pods;
+mod priority;
 mod probes;
 mod resource_managers;
 mod resource_usage;

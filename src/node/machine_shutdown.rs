@@ -6,6 +6,8 @@ use std::time::Duration;
 use sorting::CompactSort as _;
 use tokio::sync::watch;
 
+use crate::priority;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     /// No node runs, or its pods have ended.
@@ -56,11 +58,6 @@ impl MachineShutdown {
     }
 }
 
-/// The priority of pods without one (`scheduling.DefaultPriorityWhenNoDefaultClassExists`).
-pub(crate) const DEFAULT_PRIORITY: i32 = 0;
-/// Pods of this priority or higher are critical (`scheduling.SystemCriticalPriority`).
-pub(crate) const CRITICAL_PRIORITY: i32 = 2_000_000_000;
-
 /// The time in which the pods of a range of priorities end at a shutdown of the machine
 /// (`ShutdownGracePeriodByPodPriority`). The range begins with `priority` and ends below that of
 /// the next entry.
@@ -104,9 +101,9 @@ impl ShutdownGracePeriod {
                 let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
                 let Some(others) = total.checked_sub(*critical) else { return Vec::new() };
                 vec![
-                    PriorityGracePeriod { priority: DEFAULT_PRIORITY, seconds: seconds(others) },
+                    PriorityGracePeriod { priority: priority::DEFAULT, seconds: seconds(others) },
                     PriorityGracePeriod {
-                        priority: CRITICAL_PRIORITY,
+                        priority: priority::CRITICAL,
                         seconds: seconds(*critical),
                     },
                 ]

@@ -96,6 +96,12 @@ fn memory_file(secret: &OsStr) -> Option<std::fs::File> {
     Some(file)
 }
 
+/// Whether the value of a flag may be the next word. That of an argument of a component is in the
+/// word of the argument.
+fn takes_next_word(flag: &str) -> bool {
+    flag.starts_with('-') && !flag.contains('=')
+}
+
 /// The arguments with a placeholder for each secret; `None` if there is no secret, or if `store`
 /// fails.
 fn replace_secrets(
@@ -111,8 +117,7 @@ fn replace_secrets(
     while let Some(argument) = all.next() {
         let secret = SECRET_FLAGS.iter().find_map(|(flag, long)| {
             match argument.as_bytes().strip_prefix(flag.as_bytes())? {
-                // The value of an argument of a component is in the same word.
-                [] if !long.ends_with("-header") => Some((*long, None)),
+                [] if takes_next_word(long) => Some((*long, None)),
                 [b'=', value @ ..] => Some((*long, Some(value))),
                 value if *flag == "-t" => Some((*long, Some(value))),
                 _ => None,

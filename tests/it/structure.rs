@@ -89,6 +89,7 @@ const NODE: Floors = &[
         "generic_devices::pattern",
         "generic_devices::selector",
         "machine",
+        "priority",
         "machine_shutdown",
         "resource_usage",
         "events",

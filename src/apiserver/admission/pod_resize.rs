@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use lookup::Lookup;
 use serde_json::Value;
 
-use super::pod_resources::{Side, amounts, total_with_overhead};
+use super::pod_resources::{Amounts, Side, amounts, total_with_overhead};
 use super::{Operation, Plugin, Request};
 
 /// The plugin.
@@ -78,9 +78,7 @@ fn check(spec: &Value, node: &Value) -> Result<(), ResizeError> {
     let requests = total_with_overhead(spec, Side::Requests);
     let allocatable = amounts(get(node, "status"), "allocatable");
     let compared = |name: &str| {
-        let of = |amounts: &super::pod_resources::Amounts| {
-            amounts.get(name).copied().unwrap_or(Quantity::ZERO)
-        };
+        let of = |amounts: &Amounts| amounts.get(name).copied().unwrap_or(Quantity::ZERO);
         let (requested, allocatable) = (of(&requests), of(&allocatable));
         (requested > allocatable).then_some((requested, allocatable))
     };

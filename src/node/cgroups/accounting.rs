@@ -130,7 +130,7 @@ struct GroupFiles<'a> {
 impl GroupFiles<'_> {
     /// Reads a file of a v1 controller, or of the v2 group.
     fn read(&self, controller: &str, file: &str) -> Option<String> {
-        let root: PathBuf = match self.cgroups.v2 {
+        let root: PathBuf = match self.cgroups.is_v2() {
             true => self.cgroups.mount.clone(),
             false => self.cgroups.mount.join(controller),
         };
@@ -165,9 +165,9 @@ impl Cgroups {
     /// Counters of a group; `None` if it does not exist.
     fn counters(&self, path: &str) -> Option<GroupCounters> {
         let files = GroupFiles { cgroups: self, path };
-        let mut counters = if self.v2 { v2(&files) } else { v1(&files) }?;
+        let mut counters = if self.is_v2() { v2(&files) } else { v1(&files) }?;
         counters.path = path.to_owned();
-        let controller = if self.v2 { "" } else { "memory" };
+        let controller = if self.is_v2() { "" } else { "memory" };
         let processes = files.read(controller, "cgroup.procs").unwrap_or_default();
         counters.processes = processes.lines().count();
         let pids = processes.lines().filter_map(|line| line.trim().parse().ok());

@@ -121,14 +121,14 @@ impl Cgroups {
 
     /// As [`Cgroups::group`], but only CPU time and working set, which take three files.
     fn resources(&self, path: &str) -> Option<(u64, u64)> {
-        let (folder, current) = if self.v2 {
+        let (folder, current) = if self.is_v2() {
             (self.mount.join(path), "memory.current")
         } else {
             (self.mount.join("memory").join(path), "memory.usage_in_bytes")
         };
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
         let usage: u64 = read(current)?.trim().parse().ok()?;
-        let [idle, ..] = if self.v2 { MEMORY_V2 } else { MEMORY_V1 };
+        let [idle, ..] = if self.is_v2() { MEMORY_V2 } else { MEMORY_V1 };
         let idle = number(&read("memory.stat")?, idle).unwrap_or(0);
         Some((self.cpu(path)?, usage.saturating_sub(idle)))
     }
@@ -141,19 +141,20 @@ impl Cgroups {
     fn group(&self, path: &str) -> Option<GroupUsage> {
         let read = |file: &str| {
             let controller = file.split('.').next().unwrap_or_default();
-            let folder = if self.v2 { self.mount.clone() } else { self.mount.join(controller) };
+            let folder =
+                if self.is_v2() { self.mount.clone() } else { self.mount.join(controller) };
             std::fs::read_to_string(folder.join(path).join(file)).ok()
         };
         let whole = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let limit = |file: &str| whole(file).filter(|limit| *limit < UNLIMITED);
-        let (usage, stat) = if self.v2 {
+        let (usage, stat) = if self.is_v2() {
             (whole("memory.current")?, read("memory.stat")?)
         } else {
             (whole("memory.usage_in_bytes")?, read("memory.stat")?)
         };
-        let names = if self.v2 { MEMORY_V2 } else { MEMORY_V1 };
+        let names = if self.is_v2() { MEMORY_V2 } else { MEMORY_V1 };
         let [idle, rss, faults, major] = names.map(|name| number(&stat, name));
-        let (swap, swap_limit, memory_limit) = if self.v2 {
+        let (swap, swap_limit, memory_limit) = if self.is_v2() {
             (whole("memory.swap.current"), limit("memory.swap.max"), limit("memory.max"))
         } else {
             let limit = limit("memory.limit_in_bytes");
@@ -175,7 +176,7 @@ impl Cgroups {
 
     /// Pressure in a v2 group.
     pub(crate) fn pressure(&self, path: &str) -> GroupPressure {
-        if !self.v2 {
+        if !self.is_v2() {
             return GroupPressure::default();
         }
         let folder = self.mount.join(path.trim_start_matches('/'));
@@ -187,7 +188,7 @@ impl Cgroups {
     }
 
     fn cpu(&self, path: &str) -> Option<u64> {
-        if self.v2 {
+        if self.is_v2() {
             let stat = std::fs::read_to_string(self.mount.join(path).join("cpu.stat")).ok()?;
             return Some(number(&stat, "usage_usec")?.saturating_mul(1000));
         }
@@ -197,7 +198,7 @@ impl Cgroups {
 
     /// Processes in the group of a pod and in the groups below it.
     pub(crate) fn pod_processes(&self, pod: &Pod) -> Vec<u32> {
-        let mount = if self.v2 { self.mount.clone() } else { self.mount.join("memory") };
+        let mount = if self.is_v2() { self.mount.clone() } else { self.mount.join("memory") };
         let mut out = Vec::new();
         let folder = mount.join(self.pod_path(pod).trim_start_matches('/'));
         collect_processes(&folder, DEPTH_MAX, &mut out);
@@ -231,9 +232,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cgroups) fn tree(mount: &Path, v2: bool) -> Cgroups {
-        let mut cgroups = Cgroups::in_folder(mount.to_owned());
-        cgroups.v2 = v2;
-        cgroups
+        crate::cgroups::tests::tree(mount, "/kubepods", v2)
     }
 
     pub(in crate::cgroups) fn write(mount: &Path, file: &str, text: &str) {

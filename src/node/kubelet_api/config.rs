@@ -93,8 +93,7 @@ fn api_fields(config: &Config) -> Map<String, Value> {
     let address = listening.map(|address| address.ip().to_string());
     let healthz = config.healthz.map(|at| at.ip().to_string());
     let addresses = config.cluster_dns.iter().map(ToString::to_string);
-    let socket = config.runtime.endpoint.clone();
-    let socket = socket.unwrap_or_else(|| config.runtime.supervised_socket());
+    let socket = config.runtime.socket();
     let images = config.runtime.image_endpoint.as_ref();
     let mut fields = object(json!({
         "address": address,

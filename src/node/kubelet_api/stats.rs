@@ -16,7 +16,6 @@ mod storage;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
@@ -114,9 +113,7 @@ fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
         usage: process.usage,
         cores_ns: None,
     };
-    let configured = node.identity.config.runtime.endpoint.clone();
-    let socket: PathBuf =
-        configured.unwrap_or_else(|| node.identity.config.runtime.supervised_socket());
+    let socket = node.identity.config.runtime.socket();
     let process = |pid| Process::read(pid, booted, &node.runtime.cgroups);
     let own = process(std::process::id()).map(|p| of("kubelet", p));
     let runtime = process::listener(&socket).and_then(process).map(|p| of("runtime", p));

@@ -375,9 +375,12 @@ impl PodManager {
             }
         }
         let cgroups = &self.node.runtime.cgroups;
-        if let Err(error) =
-            cgroups.set_burstable_shares(milli).and_then(|()| cgroups.protect_memory(memory))
-        {
+        let protect = || match cgroups.memory().is_tiered() {
+            true => cgroups.protect_memory(memory),
+            // The start has cleared what another policy left.
+            false => Ok(()),
+        };
+        if let Err(error) = cgroups.set_burstable_shares(milli).and_then(|()| protect()) {
             tracing::debug!(%error, "cannot update the groups of the classes of pods");
         }
     }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1 as core;
 use api::{Object, ObjectKey};
 
-/// The lowest priority of the system's priority classes (`SystemCriticalPriority`).
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+use crate::priority;
 
 /// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +195,7 @@ impl Pod {
     /// priority classes.
     pub(crate) fn is_critical(&self) -> bool {
         self.origin == PodOrigin::Static
-            || self.spec().priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+            || self.spec().priority.is_some_and(|p| p >= priority::CRITICAL)
     }
 
     /// Whether the phase in the API is final.

@@ -13,6 +13,7 @@ use proto::runtime::v1 as cri;
 use sorting::CollectOrdered as _;
 
 use crate::pods::pod::{ContainerRole, Pod, PodContainer};
+use crate::priority;
 pub(crate) use allocated::AllocatedResources;
 pub(crate) use memory_control::{ClassRequests, Hierarchy, MemoryControl, Setting};
 
@@ -330,8 +331,7 @@ pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
 
 /// `oom_score_adj` of a container, by the formula of `pkg/kubelet/qos`.
 pub(crate) fn oom_score(pod: &Pod, member: &PodContainer, capacity: i64) -> i64 {
-    // `system-node-critical`, the only class that is node-critical.
-    if pod.spec().priority.is_some_and(|p| p >= 2_000_001_000) {
+    if pod.spec().priority.is_some_and(|p| p >= priority::NODE_CRITICAL) {
         return -997;
     }
     match qos(pod) {

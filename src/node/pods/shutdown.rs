@@ -16,12 +16,13 @@ use futures::future::join_all;
 
 use crate::context::Node;
 use crate::events;
-use crate::machine_shutdown::{CRITICAL_PRIORITY, DEFAULT_PRIORITY, PriorityGracePeriod};
+use crate::machine_shutdown::PriorityGracePeriod;
 use crate::pods::table::PodTable;
+use crate::priority::{CRITICAL, DEFAULT, NODE_CRITICAL};
 
 /// The priorities of the built-in classes (`scheduling.SystemPriorityClasses`).
 const CLASSES: [(&str, i32); 2] =
-    [("system-cluster-critical", CRITICAL_PRIORITY), ("system-node-critical", 2_000_001_000)];
+    [("system-cluster-critical", CRITICAL), ("system-node-critical", NODE_CRITICAL)];
 
 /// Time on top of a group's grace period to send hooks and signals and to observe the ends.
 const MARGIN: Duration = Duration::from_secs(3);
@@ -110,7 +111,7 @@ fn groups<T>(
 fn priority(spec: &core::PodSpec) -> i32 {
     let class = spec.priority_class_name.as_deref();
     let of_class = CLASSES.iter().find(|(name, _)| class == Some(*name)).map(|(_, value)| *value);
-    spec.priority.or(of_class).unwrap_or(DEFAULT_PRIORITY)
+    spec.priority.or(of_class).unwrap_or(DEFAULT)
 }
 
 #[cfg(test)]
@@ -145,11 +146,8 @@ mod tests {
         let total = Duration::from_secs(300);
         let migrated = ShutdownGracePeriod::Total { total, critical: Duration::from_secs(120) };
         assert_eq!(
-            grouped(&migrated.by_priority(), &[0, HIGHEST_OF_USERS, CRITICAL_PRIORITY]),
-            [
-                (0, 180, vec![0, HIGHEST_OF_USERS]),
-                (CRITICAL_PRIORITY, 120, vec![CRITICAL_PRIORITY])
-            ]
+            grouped(&migrated.by_priority(), &[0, HIGHEST_OF_USERS, CRITICAL]),
+            [(0, 180, vec![0, HIGHEST_OF_USERS]), (CRITICAL, 120, vec![CRITICAL])]
         );
         let period =
             |priority: i32| PriorityGracePeriod { priority, seconds: i64::from(priority) * 10 };

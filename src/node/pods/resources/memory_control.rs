@@ -62,7 +62,8 @@ impl MemoryControl {
         }
     }
 
-    fn is_tiered(&self) -> bool {
+    /// Whether the kernel protects requests of memory.
+    pub(crate) fn is_tiered(&self) -> bool {
         self.hierarchy == Hierarchy::V2 && self.config.reservation == MemoryReservation::Tiered
     }
 
