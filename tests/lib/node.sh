@@ -107,6 +107,17 @@ start_node() { # flags...: the server with its node, Ready
     node_ready 30s && return 0
   echo "FAIL the node did not get Ready"; tail -n 30 "$node_log"; failed=$((failed + 1)); return 1
 }
+# The last lines of a server whose node does not start, and its status.
+refused_start() { # flags...
+  local status
+  : >"$node_log"
+  run_node server --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" "$@"
+  timeout 60 tail --pid="$server_pid" -f /dev/null || kill -9 "$server_pid"
+  wait "$server_pid"; status=$?
+  server_pid=
+  tail -n 20 "$node_log"
+  return "$status"
+}
 node_ready() { # timeout: waits until the node has its pod addresses and is Ready
   k wait --for=create "node/$node_name" --timeout="$1" >/dev/null 2>&1 &&
     k wait --for=jsonpath={.spec.podCIDR} "node/$node_name" --timeout="$1" >/dev/null 2>&1 &&
