@@ -294,10 +294,11 @@ def table(results, targets):
         must, verdict = "", ""
         if name in targets:
             form, sign, limit = targets[name]
-            got = x if form == "abs" else ratio
+            got = {"abs": x, "diff": x - y, "ratio": ratio}[form]
             met = got <= limit if sign == "<=" else got >= limit
             missed += not met
-            must, verdict = f"{sign} {limit:g}{'×' if form == 'ratio' else ''}", (
+            unit = {"abs": "", "diff": " more", "ratio": "×"}[form]
+            must, verdict = f"{sign} {limit:g}{unit}", (
                 "met" if met else "MISSED"
             )
         number = lambda v: f"{v:.0f}" if v >= 100 else f"{v:.2f}" if v < 10 else f"{v:.1f}"
