@@ -17,7 +17,8 @@ use tokio::sync::watch;
 
 use crate::framework::PreBind;
 use crate::pod_info::PodInfo;
-use crate::state::{SCHEDULER_NAME, Unschedulable};
+use crate::profile::DEFAULT_SCHEDULER;
+use crate::state::Unschedulable;
 
 use claims::{ClaimWriter, ReservedClaims};
 
@@ -312,7 +313,8 @@ impl Writer {
             return self.not_scheduled(pod, "Unschedulable", &text, "").await;
         }
         let nomination = why.nomination.as_ref().filter(|_| self.cached(pod).is_some());
-        for victim in nomination.iter().flat_map(|nomination| &nomination.victims) {
+        let victims = nomination.iter().flat_map(|nomination| &nomination.victims);
+        for victim in victims.filter(|victim| !victim.deleting) {
             self.evict(pod, victim, nomination.map_or("", |n| n.node.as_str())).await?;
         }
         let nominated = nomination.map_or("", |n| n.node.as_str());
@@ -376,7 +378,11 @@ impl Writer {
         victim: &Arc<PodInfo>,
         node: &str,
     ) -> Result<(), Error> {
-        let message = format!("{SCHEDULER_NAME}: preempting to accommodate a higher priority pod");
+        let scheduler = match preemptor.scheduler.as_str() {
+            "" => DEFAULT_SCHEDULER,
+            name => name,
+        };
+        let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
         let condition = json!({"status": {"conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
             "message": message,

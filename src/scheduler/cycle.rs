@@ -1,101 +1,136 @@
 //! One scheduling cycle: filter, score, select. Pure.
 
-use std::sync::Arc;
-
 use crate::framework::CycleState;
 use crate::node_info::NodeInfo;
-use crate::pod_info::PodInfo;
 use crate::rejection::{FitError, Rejection};
 
 /// Below this number of nodes all are filtered (`minFeasibleNodesToFind`).
 const MIN_FEASIBLE_NODES: usize = 100;
 
-/// How many nodes that fit are enough (`numFeasibleNodesToFind`): adaptive, 50 % less 1 % per 125
-/// nodes, at least 5 %.
-fn feasible_nodes_to_find(nodes: usize) -> usize {
+/// How many nodes that fit are enough (`numFeasibleNodesToFind`), by a share in percent; 0 is
+/// adaptive: 50 % less 1 % per 125 nodes, at least 5 %.
+fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
     if nodes < MIN_FEASIBLE_NODES {
         return nodes;
     }
-    let percent = 50_usize.saturating_sub(nodes / 125).max(5);
-    (nodes * percent / 100).max(MIN_FEASIBLE_NODES)
+    let adaptive = 50_usize.saturating_sub(nodes / 125).max(5);
+    let percentage = if percentage == 0 { adaptive } else { percentage };
+    (nodes * percentage / 100).max(MIN_FEASIBLE_NODES)
 }
 
-/// The index of the best node. `start` rotates where the search begins; `nominated` returns the
-/// pods that are nominated for a node and must fit, too; `pick` chooses among `n` nodes of equal
-/// score.
-pub(crate) fn select(
-    state: &CycleState<'_>,
-    start: usize,
-    nominated: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
-    pick: &dyn Fn(usize) -> usize,
-) -> Result<usize, FitError> {
-    let nodes = state.snapshot.nodes;
-    let known: Vec<usize> =
-        nodes.iter().enumerate().filter(|(_, n)| n.known).map(|(i, _)| i).collect();
-    let enough = feasible_nodes_to_find(known.len());
-    let mut fit = FitError { nodes: known.len(), ..FitError::default() };
+/// The nodes that fit a pod.
+#[derive(Debug, Default)]
+pub(crate) struct Feasible {
+    /// Their indexes in the snapshot.
+    pub(crate) nodes: Vec<usize>,
+    /// How many nodes were filtered.
+    pub(crate) processed: usize,
+}
+
+/// Finds nodes that fit, from the node with the index `start` on.
+///
+/// # Errors
+///
+/// No node fits, or a plugin failed.
+pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, FitError> {
+    let snapshot = &state.snapshot;
+    let known = known_nodes(snapshot.nodes);
+    let fit = FitError { nodes: known.len(), ..FitError::default() };
     if let Some(rejection) = state.rejection() {
         let error = rejection.is_error.then(|| {
             format!("running PreFilter plugin {:?}: {}", rejection.plugin, rejection.text())
         });
         return Err(FitError { pre_filter: Some(rejection.clone()), error, ..fit });
     }
-    let mut feasible: Vec<usize> = Vec::new();
-    for offset in 0..known.len() {
-        let Some(&index) = known.get((start + offset) % known.len()) else { break };
-        let Some(node) = nodes.get(index) else { continue };
-        match filter_with_nominated_pods(state, node, nominated) {
-            Ok(()) => feasible.push(index),
+    if !snapshot.pod.nominated.is_empty() {
+        let is_nominated = |index: &&usize| {
+            snapshot.nodes.get(**index).is_some_and(|node| node.name == snapshot.pod.nominated)
+        };
+        let nominated = known.iter().find(is_nominated).copied();
+        let fits = |index: usize| {
+            let node = snapshot.nodes.get(index);
+            node.is_some_and(|node| state.filter_with_nominated_pods(node).is_ok())
+        };
+        if let Some(index) = nominated.filter(|index| fits(*index)) {
+            return Ok(Feasible { nodes: vec![index], processed: 1 });
+        }
+    }
+    search(state, start, known, fit)
+}
+
+/// The indexes of the nodes whose objects exist.
+fn known_nodes(nodes: &[NodeInfo]) -> Vec<usize> {
+    nodes.iter().enumerate().filter(|(_, node)| node.known).map(|(index, _)| index).collect()
+}
+
+fn search(
+    state: &CycleState<'_>,
+    start: usize,
+    mut nodes: Vec<usize>,
+    mut fit: FitError,
+) -> Result<Feasible, FitError> {
+    let snapshot = &state.snapshot;
+    if let Some(restriction) = state.restriction() {
+        let is_allowed = |index: &usize| {
+            let node = snapshot.nodes.get(*index);
+            node.is_some_and(|node| restriction.nodes.contains(&node.name))
+        };
+        nodes.retain(is_allowed);
+        fit.restriction = Some(restriction.clone());
+    }
+    let percentage = state.profile().percentage_of_nodes_to_score;
+    let enough = feasible_nodes_to_find(nodes.len(), percentage);
+    let mut feasible = Feasible::default();
+    for offset in 0..nodes.len() {
+        let Some(&index) = nodes.get((start + offset) % nodes.len()) else { break };
+        let Some(node) = snapshot.nodes.get(index) else { continue };
+        feasible.processed += 1;
+        match state.filter_with_nominated_pods(node) {
+            Ok(()) => feasible.nodes.push(index),
             Err(rejection) if rejection.is_error => {
-                let plugin = rejection.plugin;
-                let text = format!("running {plugin:?} filter plugin: {}", rejection.text());
-                return Err(FitError { error: Some(text), ..fit });
+                return Err(FitError { error: Some(filter_error(&rejection)), ..fit });
             }
             Err(rejection) => fit.rejections.push((index, rejection)),
         }
-        if feasible.len() >= enough {
+        if feasible.nodes.len() >= enough {
             break;
         }
     }
-    match feasible.as_slice() {
-        [] => Err(fit),
-        [one] => Ok(*one),
-        many => {
-            let nodes: Vec<&NodeInfo> = many.iter().filter_map(|i| nodes.get(*i)).collect();
-            let scores = state.score(&nodes);
-            let best = scores.iter().copied().max().unwrap_or(0);
-            let equal: Vec<usize> =
-                many.iter().zip(&scores).filter(|(_, s)| **s == best).map(|(i, _)| *i).collect();
-            Ok(equal.get(pick(equal.len())).copied().unwrap_or(0))
-        }
-    }
+    if feasible.nodes.is_empty() { Err(fit) } else { Ok(feasible) }
 }
 
-/// The pod fits the node both with and without the pods nominated for it: they may or may not come
-/// (`RunFilterPluginsWithNominatedPods`).
-fn filter_with_nominated_pods(
+fn filter_error(rejection: &Rejection) -> String {
+    format!("running {:?} filter plugin: {}", rejection.plugin, rejection.text())
+}
+
+/// The index of a node with the highest score. `observe` is called with the name of each plugin
+/// and its weighted scores.
+pub(crate) fn best(
     state: &CycleState<'_>,
-    node: &NodeInfo,
-    nominated: &dyn Fn(&NodeInfo) -> Vec<Arc<PodInfo>>,
-) -> Result<(), Rejection> {
-    let pods = nominated(node);
-    if !pods.is_empty() {
-        let mut with_pods = node.clone();
-        for pod in pods {
-            with_pods.add_pod(pod);
-        }
-        state.filter(&with_pods)?;
+    feasible: &Feasible,
+    observe: &mut dyn FnMut(&'static str, &[i64]),
+) -> usize {
+    if let [one] = feasible.nodes.as_slice() {
+        return *one;
     }
-    state.filter(node)
+    let nodes: Vec<&NodeInfo> =
+        feasible.nodes.iter().filter_map(|index| state.snapshot.nodes.get(*index)).collect();
+    let scores = state.score(&nodes, observe);
+    let best = scores.iter().copied().max().unwrap_or(0);
+    let equal: Vec<usize> =
+        feasible.nodes.iter().zip(&scores).filter(|(_, s)| **s == best).map(|(i, _)| *i).collect();
+    let chosen = (state.snapshot.random)(equal.len().max(1));
+    equal.get(chosen).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::framework::Snapshot;
-    use crate::listers::NoObjects;
-    use crate::plugins::PLUGINS;
+    use crate::pod_info::PodInfo;
+    use crate::profile::Profile;
     use crate::resources::Resources;
+    use std::sync::Arc;
 
     fn node(name: &str, cpu: i64) -> NodeInfo {
         let allocatable =
@@ -103,8 +138,10 @@ mod tests {
         NodeInfo { name: name.into(), known: true, allocatable, ..NodeInfo::default() }
     }
 
-    fn state<'a>(pod: &'a Arc<PodInfo>, nodes: &'a [NodeInfo]) -> CycleState<'a> {
-        CycleState::new(Snapshot { pod, nodes, listers: &NoObjects }, PLUGINS)
+    fn select(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<usize, FitError> {
+        let profile = Profile::default();
+        let state = CycleState::new(Snapshot::of(pod, nodes), &profile);
+        find(&state, 0).map(|feasible| best(&state, &feasible, &mut |_, _| {}))
     }
 
     #[test]
@@ -114,7 +151,7 @@ mod tests {
         let nodes = [node("a", 100), node("b", 100), off];
         let requests = Resources { milli_cpu: 500, pods: 1, ..Resources::default() };
         let pod = Arc::new(PodInfo { requests, ..PodInfo::default() });
-        let fit = select(&state(&pod, &nodes), 0, &|_| Vec::new(), &|_| 0).unwrap_err();
+        let fit = select(&pod, &nodes).unwrap_err();
         assert_eq!(
             fit.message(),
             "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
@@ -129,7 +166,7 @@ mod tests {
             let value = serde_json::json!({"metadata": {"name": "p", "namespace": "d"},
                 "spec": {"containers": [{"name": "c"}], "resourceClaims": claims}});
             let pod = Arc::new(PodInfo::new(&serde_json::from_value(value).unwrap()));
-            select(&state(&pod, &nodes), 0, &|_| Vec::new(), &|_| 0)
+            select(&pod, &nodes)
         };
         let fit = outcome(serde_json::json!([{"name": "gpu", "resourceClaimName": "g"}]));
         let fit = fit.unwrap_err();
@@ -143,15 +180,47 @@ mod tests {
     fn nominated_pod_keeps_its_resources() {
         let nodes = [node("a", 1000)];
         let requests = Resources { milli_cpu: 600, pods: 1, ..Resources::default() };
-        let pod = Arc::new(PodInfo { requests, ..PodInfo::default() });
-        let state = state(&pod, &nodes);
-        assert_eq!(select(&state, 0, &|_| Vec::new(), &|_| 0).unwrap(), 0);
-        assert!(select(&state, 0, &|_| vec![Arc::clone(&pod)], &|_| 0).is_err());
+        let of = |name: &str, nominated: &str| {
+            Arc::new(PodInfo {
+                name: name.into(),
+                nominated: nominated.into(),
+                requests: requests.clone(),
+                ..PodInfo::default()
+            })
+        };
+        let (pod, other, profile) = (of("p", ""), [of("q", "a")], Profile::default());
+        let fits = |nominated| {
+            let snapshot = Snapshot { nominated, ..Snapshot::of(&pod, &nodes) };
+            find(&CycleState::new(snapshot, &profile), 0).is_ok()
+        };
+        assert!(fits(&[]));
+        assert!(!fits(&other));
+    }
+
+    #[test]
+    fn names_of_nodes_restrict_the_search() {
+        let nodes = [node("a", 1000), node("b", 1000), node("c", 1)];
+        let fit = |names: &[&str]| {
+            let field = serde_json::json!(
+                {"key": "metadata.name", "operator": "In", "values": names});
+            let terms = serde_json::json!([{"matchFields": [field]}]);
+            let requests = Resources { milli_cpu: 500, pods: 1, ..Resources::default() };
+            let required_nodes = Some(serde_json::from_value(terms).unwrap());
+            let pod = PodInfo { requests, required_nodes, ..PodInfo::default() };
+            select(&Arc::new(pod), &nodes).map_err(|fit| fit.message())
+        };
+        assert_eq!(fit(&["b"]), Ok(1));
+        assert_eq!(
+            fit(&["c"]).unwrap_err(),
+            "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) \
+             [NodeAffinity]."
+        );
     }
 
     #[test]
     fn search_of_a_large_cluster_stops_early() {
         let enough = feasible_nodes_to_find;
-        assert_eq!((enough(50), enough(1000), enough(6000)), (50, 420, 300));
+        assert_eq!((enough(50, 0), enough(1000, 0), enough(6000, 0)), (50, 420, 300));
+        assert_eq!((enough(1000, 30), enough(200, 10), enough(300, 100)), (300, 100, 300));
     }
 }

@@ -1,6 +1,7 @@
 //! The scheduling framework: the `Plugin` trait with its extension points, and the state of one
 //! scheduling cycle that runs them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::devices::binding::{ClaimRelease, ClaimsToBind};
@@ -8,7 +9,9 @@ use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
 use crate::node_info::NodeInfo;
+use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
+use crate::profile::Profile;
 use crate::rejection::{FitError, Rejection};
 
 /// Highest score that a plugin gives a node (`framework.MaxNodeScore`).
@@ -23,6 +26,47 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) nodes: &'a [NodeInfo],
     /// Objects of other kinds.
     pub(crate) listers: &'a dyn Listers,
+    /// Arguments of the plugins.
+    pub(crate) args: &'a PluginArgs,
+    /// Returns a random number below the given one, which is at least 1.
+    pub(crate) random: &'a dyn Fn(usize) -> usize,
+    /// Pods that are nominated for nodes.
+    pub(crate) nominated: &'a [Arc<PodInfo>],
+}
+
+impl Snapshot<'_> {
+    /// The node with this name.
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeInfo> {
+        self.nodes.iter().find(|node| node.known && node.name == name)
+    }
+
+    /// The other pods of at least the pod's priority that are nominated for a node.
+    fn nominated_for(&self, node: &NodeInfo) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.nominated.iter().filter(|other| {
+            other.nominated == node.name
+                && other.priority >= self.pod.priority
+                && (&other.namespace, &other.name) != (&self.pod.namespace, &self.pod.name)
+        })
+    }
+}
+
+#[cfg(test)]
+impl<'a> Snapshot<'a> {
+    /// A snapshot without objects of other kinds, with default arguments.
+    pub(crate) fn of(pod: &'a Arc<PodInfo>, nodes: &'a [NodeInfo]) -> Self {
+        Self::with(pod, nodes, &crate::listers::NoObjects)
+    }
+
+    /// A snapshot with default arguments.
+    pub(crate) fn with(
+        pod: &'a Arc<PodInfo>,
+        nodes: &'a [NodeInfo],
+        listers: &'a dyn Listers,
+    ) -> Self {
+        static ARGS: std::sync::LazyLock<PluginArgs> =
+            std::sync::LazyLock::new(PluginArgs::default);
+        Self { pod, nodes, listers, args: &ARGS, random: &|_| 0, nominated: &[] }
+    }
 }
 
 /// A write that must succeed before the pod is bound. `reserve` names it, `bind.rs` executes it.
@@ -53,6 +97,17 @@ pub(crate) struct Nomination {
     pub(crate) victims: Vec<Arc<PodInfo>>,
 }
 
+impl Nomination {
+    /// The text that follows the message of the fit error.
+    fn text(&self) -> String {
+        format!(
+            "preemption: found a potential placement for pod on node {}, preempting {} victims",
+            self.node,
+            self.victims.len()
+        )
+    }
+}
+
 /// Outcome of `post_filter`.
 #[derive(Debug)]
 pub(crate) enum PostFilterResult {
@@ -62,6 +117,9 @@ pub(crate) enum PostFilterResult {
     Release(ClaimRelease),
     /// Nothing helps; the text follows the message of the fit error.
     Unschedulable(String),
+    /// The plugin failed; the text follows the message of the fit error, and no further plugin
+    /// runs.
+    Failed(String),
 }
 
 /// The outcomes of `post_filter` of all plugins.
@@ -71,7 +129,7 @@ pub(crate) struct PostFilterOutcome {
     pub(crate) nomination: Option<Nomination>,
     /// The claim to release.
     pub(crate) release: Option<ClaimRelease>,
-    /// The texts of the plugins; none if there is a nomination.
+    /// The texts of the plugins; of a nomination, its own.
     pub(crate) reasons: Vec<String>,
 }
 
@@ -105,6 +163,11 @@ pub(crate) trait Plugin: Clone + 'static {
     /// Whether `pre_filter` found that the pod fits no node; no node is filtered then.
     fn verdict(&self) -> Result<(), Rejection> {
         Ok(())
+    }
+
+    /// The names of the only nodes that may fit, if `pre_filter` found them (`PreFilterResult`).
+    fn only_nodes(&self) -> Option<&BTreeSet<String>> {
+        None
     }
 
     /// Whether the pod fits the node.
@@ -160,6 +223,7 @@ pub(crate) trait Plugin: Clone + 'static {
 trait Active {
     fn name(&self) -> &'static str;
     fn verdict(&self) -> Result<(), Rejection>;
+    fn only_nodes(&self) -> Option<&BTreeSet<String>>;
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection>;
     fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
     fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo);
@@ -177,6 +241,10 @@ impl<P: Plugin> Active for P {
 
     fn verdict(&self) -> Result<(), Rejection> {
         Plugin::verdict(self)
+    }
+
+    fn only_nodes(&self) -> Option<&BTreeSet<String>> {
+        Plugin::only_nodes(self)
     }
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
@@ -217,12 +285,13 @@ impl<P: Plugin> Active for P {
 /// The state of a plugin for one phase, unless it skips the phase.
 type Phase = Option<Box<dyn Active>>;
 
-/// A line of the table of plugins.
+/// A plugin that is part of the scheduler.
 pub(crate) struct Registration {
     pub(crate) name: &'static str,
+    /// Weight of its scores in the default profile; 0 if it gives none.
+    pub(crate) weight: i64,
     pub(crate) pre_enqueue: fn(&PodInfo, &Devices) -> bool,
     pub(crate) queueing_hint: fn(&Event<'_>, &PodInfo) -> bool,
-    weight: i64,
     pre_filter: fn(&Snapshot<'_>) -> Phase,
     post_filter: fn(&CycleState<'_>, &FitError) -> Option<PostFilterResult>,
     pre_score: fn(&Snapshot<'_>, &[&NodeInfo]) -> Phase,
@@ -240,46 +309,110 @@ pub(crate) const fn scored<P: Plugin>(weight: i64) -> Registration {
     }
     Registration {
         name: P::NAME,
+        weight,
         pre_enqueue: P::pre_enqueue,
         queueing_hint: P::queueing_hint,
-        weight,
         pre_filter: |snapshot| P::pre_filter(snapshot).map(boxed),
         post_filter: P::post_filter,
         pre_score: |snapshot, feasible| P::pre_score(snapshot, feasible).map(boxed),
     }
 }
 
+/// The nodes that `pre_filter` restricts the pod to.
+#[derive(Debug, Clone)]
+pub(crate) struct Restriction {
+    pub(crate) nodes: BTreeSet<String>,
+    /// The plugins that know the nodes, sorted.
+    pub(crate) plugins: BTreeSet<&'static str>,
+}
+
+impl Restriction {
+    /// The restriction of several plugins together.
+    fn and(all: Option<Self>, plugin: &'static str, nodes: &BTreeSet<String>) -> Self {
+        let Some(mut all) = all else {
+            return Self { nodes: nodes.clone(), plugins: [plugin].into() };
+        };
+        all.nodes.retain(|name| nodes.contains(name));
+        all.plugins.insert(plugin);
+        all
+    }
+
+    /// The plugins in the form of Go's lists.
+    pub(crate) fn plugin_list(&self) -> String {
+        let names: Vec<&str> = self.plugins.iter().copied().collect();
+        format!("[{}]", names.join(" "))
+    }
+
+    /// The rejection of all nodes, if no node is left.
+    fn rejection(&self) -> Option<Rejection> {
+        let text = match self.plugins.first() {
+            _ if !self.nodes.is_empty() => return None,
+            Some(plugin) if self.plugins.len() == 1 => {
+                format!("node(s) didn't satisfy plugin {plugin}")
+            }
+            _ => format!("node(s) didn't satisfy plugin(s) {} simultaneously", self.plugin_list()),
+        };
+        Some(Rejection::unresolvable(text))
+    }
+}
+
 /// The state of one scheduling cycle: the snapshot, and the plugins that filter for this pod.
 pub(crate) struct CycleState<'a> {
     pub(crate) snapshot: Snapshot<'a>,
-    plugins: &'static [Registration],
+    profile: &'a Profile,
     filters: Vec<Box<dyn Active>>,
     /// The rejection of all nodes by `pre_filter`.
     rejection: Option<Rejection>,
+    restriction: Option<Restriction>,
+    /// The plugin whose rejection ended `pre_filter` before all plugins ran.
+    ended_by: Option<&'static str>,
 }
 
 impl Clone for CycleState<'_> {
     fn clone(&self) -> Self {
-        let filters = self.filters.iter().map(|plugin| plugin.boxed_clone()).collect();
-        let rejection = self.rejection.clone();
-        Self { snapshot: self.snapshot, plugins: self.plugins, filters, rejection }
+        Self {
+            snapshot: self.snapshot,
+            profile: self.profile,
+            filters: self.filters.iter().map(|plugin| plugin.boxed_clone()).collect(),
+            rejection: self.rejection.clone(),
+            restriction: self.restriction.clone(),
+            ended_by: self.ended_by,
+        }
     }
 }
 
 impl<'a> CycleState<'a> {
-    /// Runs `pre_filter` of every plugin until one rejects all nodes.
-    pub(crate) fn new(snapshot: Snapshot<'a>, plugins: &'static [Registration]) -> Self {
-        let (mut filters, mut rejection) = (Vec::new(), None);
-        for registration in plugins {
+    /// Runs `pre_filter` of every plugin until one rejects all nodes for good.
+    pub(crate) fn new(snapshot: Snapshot<'a>, profile: &'a Profile) -> Self {
+        let mut state = Self {
+            snapshot,
+            profile,
+            filters: Vec::new(),
+            rejection: None,
+            restriction: None,
+            ended_by: None,
+        };
+        for registration in &profile.filters {
             let Some(plugin) = (registration.pre_filter)(&snapshot) else { continue };
             let verdict = plugin.verdict();
-            filters.push(plugin);
-            if let Err(rejected) = verdict {
-                rejection = Some(Rejection { plugin: registration.name, ..rejected });
-                break;
+            if let Some(nodes) = plugin.only_nodes().filter(|_| verdict.is_ok()) {
+                let all = state.restriction.take();
+                state.restriction = Some(Restriction::and(all, registration.name, nodes));
+            }
+            state.filters.push(plugin);
+            let rejected = verdict.err().map(|r| Rejection { plugin: registration.name, ..r });
+            let emptied = || state.restriction.as_ref().and_then(Restriction::rejection);
+            if let Some(rejected) = rejected.or_else(emptied) {
+                let is_final = rejected.unresolvable;
+                state.rejection = Some(rejected);
+                // Preemption needs the state of all plugins.
+                if is_final {
+                    state.ended_by = Some(registration.name);
+                    break;
+                }
             }
         }
-        Self { snapshot, plugins, filters, rejection }
+        state
     }
 
     /// The rejection of all nodes by `pre_filter`, if there is one.
@@ -287,18 +420,56 @@ impl<'a> CycleState<'a> {
         self.rejection.as_ref()
     }
 
+    /// The only nodes that may fit, if `pre_filter` found them.
+    pub(crate) fn restriction(&self) -> Option<&Restriction> {
+        self.restriction.as_ref()
+    }
+
+    /// Whether `pre_filter` of the named plugin ran.
+    pub(crate) fn has_prepared(&self, plugin: &str) -> bool {
+        let position = |name: &str| self.profile.filters.iter().position(|p| p.name == name);
+        match self.ended_by {
+            Some(last) => position(plugin) <= position(last),
+            None => true,
+        }
+    }
+
+    /// The profile of the pod.
+    pub(crate) fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
     fn filter_state(&self, name: &str) -> Option<&dyn Active> {
         self.filters.iter().find(|plugin| plugin.name() == name).map(AsRef::as_ref)
     }
 
     /// Runs `filter` of every plugin; the first rejection decides.
-    pub(crate) fn filter(&self, node: &NodeInfo) -> Result<(), Rejection> {
+    fn filter(&self, node: &NodeInfo) -> Result<(), Rejection> {
         for plugin in &self.filters {
             plugin
                 .filter(&self.snapshot, node)
                 .map_err(|rejection| Rejection { plugin: plugin.name(), ..rejection })?;
         }
         Ok(())
+    }
+
+    /// Whether the pod fits the node both with and without the pods nominated for it: they may or
+    /// may not come (`RunFilterPluginsWithNominatedPods`).
+    ///
+    /// # Errors
+    ///
+    /// The first rejection.
+    pub(crate) fn filter_with_nominated_pods(&self, node: &NodeInfo) -> Result<(), Rejection> {
+        let mut pods = self.snapshot.nominated_for(node).peekable();
+        if pods.peek().is_some() {
+            let (mut state, mut with_pods) = (self.clone(), node.clone());
+            for pod in pods {
+                with_pods.add_pod(Arc::clone(pod));
+                state.add_pod(pod, &with_pods);
+            }
+            state.filter(&with_pods)?;
+        }
+        self.filter(node)
     }
 
     /// Updates the state of every plugin: preemption puts `pod` on the node.
@@ -318,14 +489,14 @@ impl<'a> CycleState<'a> {
     /// Makes room for the pod after no node fitted.
     pub(crate) fn post_filter(&self, fit: &FitError) -> PostFilterOutcome {
         let mut outcome = PostFilterOutcome::default();
-        for registration in self.plugins {
+        for registration in &self.profile.post_filters {
             let state = self.filter_state(registration.name);
             let release = state.and_then(|plugin| plugin.release(self.snapshot.pod));
             let result = release.map(PostFilterResult::Release);
             match result.or_else(|| (registration.post_filter)(self, fit)) {
                 Some(PostFilterResult::Nominated(nomination)) => {
+                    outcome.reasons = vec![nomination.text()];
                     outcome.nomination = Some(nomination);
-                    outcome.reasons.clear();
                     return outcome;
                 }
                 Some(PostFilterResult::Release(release)) => {
@@ -333,17 +504,26 @@ impl<'a> CycleState<'a> {
                     outcome.release = Some(release);
                 }
                 Some(PostFilterResult::Unschedulable(why)) => outcome.reasons.push(why),
+                Some(PostFilterResult::Failed(why)) => {
+                    outcome.reasons = vec![why];
+                    return outcome;
+                }
                 None => {}
             }
         }
         outcome
     }
 
-    /// Scores of the nodes that fit, in their order: the weighted sum over all plugins.
-    pub(crate) fn score(&self, feasible: &[&NodeInfo]) -> Vec<i64> {
+    /// Scores of the nodes that fit, in their order: the weighted sum over all plugins. `observe`
+    /// is called with the name of each plugin and its weighted scores.
+    pub(crate) fn score(
+        &self,
+        feasible: &[&NodeInfo],
+        observe: &mut dyn FnMut(&'static str, &[i64]),
+    ) -> Vec<i64> {
         let mut total = vec![0; feasible.len()];
         let mut scores = Vec::with_capacity(feasible.len());
-        for registration in self.plugins {
+        for (registration, weight) in &self.profile.scores {
             let state = self.filter_state(registration.name);
             if let Some(plugin) = state.filter(|plugin| plugin.scores_after_filter()) {
                 plugin.score(&self.snapshot, feasible, &mut scores);
@@ -352,9 +532,11 @@ impl<'a> CycleState<'a> {
             } else {
                 continue;
             }
-            for (sum, score) in total.iter_mut().zip(&scores) {
-                *sum += registration.weight * score;
+            for (sum, score) in total.iter_mut().zip(&mut scores) {
+                *score *= weight;
+                *sum += *score;
             }
+            observe(registration.name, &scores);
         }
         total
     }

@@ -16,9 +16,14 @@ mod inline_volumes;
 mod listers;
 mod node_info;
 mod node_selector;
+#[cfg(feature = "offline")]
+pub mod offline;
+mod plugin_args;
 mod plugins;
 mod pod_claims;
 mod pod_info;
+mod pod_requests;
+mod profile;
 mod queue;
 mod rejection;
 mod resources;

@@ -7,15 +7,32 @@ use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
+use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use client::labels::Labels;
 
 use crate::devices::store::Devices;
+use crate::pod_info::Controller;
 
 /// The objects other than pods and nodes that plugins read. By default every method returns no
 /// object, so that a test implements only what its plugin reads.
 pub(crate) trait Listers {
     /// The labels of a namespace.
     fn namespace_labels(&self, _name: &str) -> Option<Labels> {
+        None
+    }
+
+    /// Names of the namespaces whose labels match.
+    fn namespaces(&self, _selector: &LabelSelector) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The selectors of the Services of a namespace that have one.
+    fn service_selectors(&self, _namespace: &str) -> Vec<Labels> {
+        Vec::new()
+    }
+
+    /// The selector of a controller of pods.
+    fn selector(&self, _namespace: &str, _controller: &Controller) -> Option<LabelSelector> {
         None
     }
 

@@ -7,6 +7,7 @@ use api::k8s::api::core::v1::{Node, Taint};
 use client::labels::Labels;
 
 use crate::pod_info::PodInfo;
+use crate::pod_requests::CpuAndMemory;
 use crate::resources::Resources;
 
 /// A node with the pods that are bound to it or assumed to be.
@@ -25,8 +26,12 @@ pub(crate) struct NodeInfo {
     pub(crate) images: BTreeMap<String, i64>,
     pub(crate) pods: Vec<Arc<PodInfo>>,
     pub(crate) requested: Resources,
-    pub(crate) non_zero_cpu: i64,
-    pub(crate) non_zero_memory: i64,
+    /// CPU and memory in use, for scores.
+    pub(crate) non_zero: CpuAndMemory,
+    /// Number of pods with terms of pod affinity or anti-affinity.
+    pub(crate) affine_pods: usize,
+    /// Number of pods with required anti-affinity.
+    pub(crate) repelling_pods: usize,
 }
 
 impl NodeInfo {
@@ -50,19 +55,26 @@ impl NodeInfo {
         }
     }
 
+    /// Puts a pod on the node.
     pub(crate) fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests);
-        self.non_zero_cpu += pod.non_zero_cpu;
-        self.non_zero_memory += pod.non_zero_memory;
+        self.non_zero.milli_cpu += pod.non_zero.milli_cpu;
+        self.non_zero.memory += pod.non_zero.memory;
+        self.affine_pods += usize::from(pod.has_affinity());
+        self.repelling_pods += usize::from(!pod.anti_affinity.is_empty());
         self.pods.push(pod);
     }
 
+    /// Takes the pod with this name off the node.
     pub(crate) fn remove_pod(&mut self, namespace: &str, name: &str) -> Option<Arc<PodInfo>> {
         let index = self.pods.iter().position(|p| p.name == name && p.namespace == namespace)?;
         let pod = self.pods.swap_remove(index);
         self.requested.subtract(&pod.requests);
-        self.non_zero_cpu -= pod.non_zero_cpu;
-        self.non_zero_memory -= pod.non_zero_memory;
+        self.non_zero.milli_cpu -= pod.non_zero.milli_cpu;
+        self.non_zero.memory -= pod.non_zero.memory;
+        self.affine_pods = self.affine_pods.saturating_sub(usize::from(pod.has_affinity()));
+        let repels = usize::from(!pod.anti_affinity.is_empty());
+        self.repelling_pods = self.repelling_pods.saturating_sub(repels);
         Some(pod)
     }
 }

@@ -16,16 +16,14 @@ mod node_resources_fit;
 mod node_unschedulable;
 mod node_volume_limits;
 mod pod_topology_spread;
+mod resource_scores;
 mod scheduling_gates;
 mod taint_toleration;
 mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-use crate::devices::store::Devices;
-use crate::event::Event;
 use crate::framework::{Registration, plugin, scored};
-use crate::pod_info::PodInfo;
 
 /// Filters run in this order, and the first rejection decides the message of a node. Upstream's
 /// `PrioritySort` is the order of the queue, its `DefaultBinder` is `bind.rs`.
@@ -49,17 +47,6 @@ pub(crate) static PLUGINS: &[Registration] = &[
     scored::<node_resources_balanced_allocation::NodeResourcesBalancedAllocation>(1),
     scored::<image_locality::ImageLocality>(1),
 ];
-
-/// Whether every plugin lets the pod into the scheduling queue.
-pub(crate) fn pre_enqueue(pod: &PodInfo, devices: &Devices) -> bool {
-    PLUGINS.iter().all(|plugin| (plugin.pre_enqueue)(pod, devices))
-}
-
-/// Whether the event may make a pod schedulable that the named plugin rejected.
-pub(crate) fn queueing_hint(plugin: &str, event: &Event<'_>, pod: &PodInfo) -> bool {
-    let plugin = PLUGINS.iter().find(|p| p.name == plugin);
-    plugin.is_none_or(|p| (p.queueing_hint)(event, pod))
-}
 
 #[cfg(test)]
 mod tests {

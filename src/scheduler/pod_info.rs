@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::{
-    Affinity, Container, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, Toleration,
+    Affinity, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, PodStatus, Toleration,
     TopologySpreadConstraint,
 };
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, Time};
@@ -13,6 +13,7 @@ use sorting::CollectOrdered as _;
 
 use crate::inline_volumes::{Disk, InlineVolume};
 use crate::pod_claims::{ContainerRequests, PodClaim, pod_claims, served_requests};
+use crate::pod_requests::{CpuAndMemory, is_sidecar, pod_requests};
 use crate::resources::Resources;
 
 /// A host port that a pod requests.
@@ -63,19 +64,14 @@ impl AffinityTerm {
         }
     }
 
-    /// Whether the term selects `pod`; `namespace_labels` returns the labels of a namespace. A term
-    /// without a label selector selects no pod.
-    pub(crate) fn matches(
-        &self,
-        pod: &PodInfo,
-        namespace_labels: &dyn Fn(&str) -> Option<Labels>,
-    ) -> bool {
+    /// Whether the term selects `pod`, whose namespace has these labels. A term without a label
+    /// selector selects no pod.
+    pub(crate) fn matches(&self, pod: &PodInfo, namespace_labels: Option<&Labels>) -> bool {
         let in_namespace = self.namespaces.contains(&pod.namespace)
-            || self.namespace_selector.as_ref().is_some_and(|s| {
-                // An empty selector selects all namespaces; their labels are not read.
-                client::labels::is_empty(s)
-                    || client::labels::selects(s, namespace_labels(&pod.namespace).as_ref())
-            });
+            || self
+                .namespace_selector
+                .as_ref()
+                .is_some_and(|selector| client::labels::selects(selector, namespace_labels));
         let selects_labels = |s: &LabelSelector| client::labels::selects(s, Some(&pod.labels));
         in_namespace && self.selector.as_ref().is_some_and(selects_labels)
     }
@@ -98,6 +94,40 @@ pub(crate) struct SpreadConstraint {
     pub(crate) honor_taints: bool,
 }
 
+impl SpreadConstraint {
+    /// Whether the constraint selects pods with these labels. Without a selector it selects none.
+    pub(crate) fn selects(&self, labels: &Labels) -> bool {
+        self.selector.as_ref().is_some_and(|s| client::labels::selects(s, Some(labels)))
+    }
+
+    /// Whether the selector has no requirements.
+    pub(crate) fn is_selector_empty(&self) -> bool {
+        self.selector.as_ref().is_some_and(client::labels::is_empty)
+    }
+}
+
+/// The controller of a pod, of a kind whose pods are spread by default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Controller {
+    ReplicationController(String),
+    ReplicaSet(String),
+    StatefulSet(String),
+}
+
+impl Controller {
+    fn of(pod: &Pod) -> Option<Self> {
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true))?;
+        let name = owner.name.clone();
+        match (owner.api_version.as_str(), owner.kind.as_str()) {
+            ("v1", "ReplicationController") => Some(Self::ReplicationController(name)),
+            ("apps/v1", "ReplicaSet") => Some(Self::ReplicaSet(name)),
+            ("apps/v1", "StatefulSet") => Some(Self::StatefulSet(name)),
+            _ => None,
+        }
+    }
+}
+
 /// The fields of a pod that scheduling needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodInfo {
@@ -105,6 +135,7 @@ pub(crate) struct PodInfo {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) labels: Labels,
+    pub(crate) controller: Option<Controller>,
     pub(crate) priority: i32,
     /// The node that the pod is bound to; empty if it has none.
     pub(crate) node_name: String,
@@ -120,20 +151,20 @@ pub(crate) struct PodInfo {
     pub(crate) terminal: bool,
     /// `status.startTime` in seconds since the epoch; 0 if it is not set.
     pub(crate) started: i64,
+    /// Preemption has begun to evict the pod: its condition `DisruptionTarget` says so.
+    pub(crate) preempted: bool,
     /// `preemptionPolicy: Never`.
     pub(crate) never_preempts: bool,
     /// The resources that the pod needs on a node; `pods` is 1.
     pub(crate) requests: Resources,
-    /// CPU for scores, in thousandths of a core: see [`Resources::non_zero`].
-    pub(crate) non_zero_cpu: i64,
-    /// Memory for scores, in bytes: see [`Resources::non_zero`].
-    pub(crate) non_zero_memory: i64,
+    /// CPU and memory in scores of the pod's node: see [`crate::pod_requests::PodRequests`].
+    pub(crate) non_zero: CpuAndMemory,
+    /// CPU and memory in scores of the nodes that fit the pod.
+    pub(crate) scored: CpuAndMemory,
     /// Host ports.
     pub(crate) ports: Vec<HostPort>,
-    /// Images of all containers, init containers included.
+    /// Images of all containers, init containers included, and of image volumes.
     pub(crate) images: Vec<String>,
-    /// Number of all containers, init containers included.
-    pub(crate) containers: usize,
     /// Names of the PersistentVolumeClaims that the pod mounts.
     pub(crate) claims: Vec<String>,
     /// Volumes without a claim that CSI drivers provide in place of in-tree plugins.
@@ -168,6 +199,14 @@ impl PodInfo {
         (self.namespace.clone(), self.name.clone())
     }
 
+    /// Whether the pod has terms of pod affinity or anti-affinity.
+    pub(crate) fn has_affinity(&self) -> bool {
+        !(self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
+    }
+
     /// Whether the pod mounts this PersistentVolumeClaim.
     pub(crate) fn uses_claim(&self, namespace: &str, name: &str) -> bool {
         self.namespace == namespace && self.claims.iter().any(|claim| claim == name)
@@ -183,11 +222,13 @@ impl PodInfo {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),
+            controller: Controller::of(pod),
             nominated: status.and_then(|s| s.nominated_node_name.clone()).unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             terminal: status
                 .and_then(|s| s.phase.as_deref())
                 .is_some_and(|p| matches!(p, "Succeeded" | "Failed")),
+            preempted: status.is_some_and(is_preempted),
             started: status.map_or(0, |s| seconds(&s.start_time)),
             ..Self::default()
         };
@@ -224,11 +265,12 @@ impl PodInfo {
                 let number = port.host_port.unwrap_or(0);
                 let number = if number == 0 && host_network { port.container_port } else { number };
                 if number > 0 {
-                    // A missing IP, and the IPv6 form, mean all addresses, too.
+                    // A missing IP means all addresses. As upstream, `::` is an address of its own
+                    // (`HostPortInfo`).
                     let ip = port
                         .host_ip
                         .clone()
-                        .filter(|ip| !ip.is_empty() && ip != "::")
+                        .filter(|ip| !ip.is_empty())
                         .unwrap_or_else(|| "0.0.0.0".into());
                     self.ports.push(HostPort {
                         ip,
@@ -238,9 +280,12 @@ impl PodInfo {
                 }
             }
         }
-        self.containers = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
         let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        self.images = all.filter_map(|c| c.image.clone()).collect();
+        let volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        self.images = all
+            .map(|c| c.image.clone().unwrap_or_default())
+            .chain(volumes.map(|image| image.reference.clone().unwrap_or_default()))
+            .collect();
         self.claims = claims(spec, &self.name);
         let volumes = || spec.volumes.iter().flatten();
         self.inline_volumes =
@@ -249,7 +294,10 @@ impl PodInfo {
         if let Some(affinity) = &spec.affinity {
             self.read_affinity(affinity, pod);
         }
-        self.read_requests(spec);
+        let requests = pod_requests(pod);
+        self.requests = requests.total;
+        self.non_zero = requests.non_zero;
+        self.scored = requests.scored;
     }
 
     fn read_affinity(&mut self, affinity: &Affinity, pod: &Pod) {
@@ -290,59 +338,15 @@ impl PodInfo {
                 .collect();
         }
     }
-
-    /// Computes the requests of the pod: the sum over containers and sidecars, but at least the
-    /// requests of each init container plus those of the sidecars that start before it (KEP-753).
-    /// Pod-level requests of CPU and memory replace that result (KEP-2837). The overhead is added.
-    fn read_requests(&mut self, spec: &PodSpec) {
-        let mut total = Resources::default();
-        for container in &spec.containers {
-            let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-            total.add(&Resources::from_list(list));
-            let (cpu, memory) = Resources::non_zero(list);
-            self.non_zero_cpu += cpu;
-            self.non_zero_memory += memory;
-        }
-        // `peak` is the greatest amount during the init phase.
-        let (mut sidecars, mut peak) = (Resources::default(), Resources::default());
-        for container in spec.init_containers.iter().flatten() {
-            let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-            let mut requests = Resources::from_list(list);
-            if is_sidecar(container) {
-                total.add(&requests);
-                sidecars.add(&requests);
-                let (cpu, memory) = Resources::non_zero(list);
-                self.non_zero_cpu += cpu;
-                self.non_zero_memory += memory;
-                peak.max(&sidecars);
-            } else {
-                requests.add(&sidecars);
-                peak.max(&requests);
-            }
-        }
-        total.max(&peak);
-        if let Some(pod_level) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-            let pod_level = Resources::from_list(Some(pod_level));
-            for (value, amount) in
-                [(pod_level.milli_cpu, &mut total.milli_cpu), (pod_level.memory, &mut total.memory)]
-            {
-                if value > 0 {
-                    *amount = value;
-                }
-            }
-        }
-        let overhead = Resources::from_list(spec.overhead.as_ref());
-        total.add(&overhead);
-        self.non_zero_cpu = self.non_zero_cpu.max(peak.milli_cpu) + overhead.milli_cpu;
-        self.non_zero_memory = self.non_zero_memory.max(peak.memory) + overhead.memory;
-        total.pods = 1;
-        self.requests = total;
-    }
 }
 
-/// Whether an init container is a sidecar (KEP-753): it runs as long as the containers of the pod.
-fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
+/// Preemption has begun to evict the pod (`PodTerminatingByPreemption`).
+fn is_preempted(status: &PodStatus) -> bool {
+    status.conditions.iter().flatten().any(|c| {
+        c.type_ == "DisruptionTarget"
+            && c.status == "True"
+            && c.reason.as_deref() == Some("PreemptionByScheduler")
+    })
 }
 
 /// Names of the PersistentVolumeClaims of a pod with the name `pod`. The claim of a generic
@@ -359,7 +363,10 @@ fn claims(spec: &PodSpec, pod: &str) -> Vec<String> {
 
 /// Converts a constraint of a pod with these labels. `matchLabelKeys` become requirements of the
 /// selector with the pod's own values.
-fn spread_constraint(constraint: &TopologySpreadConstraint, labels: &Labels) -> SpreadConstraint {
+pub(crate) fn spread_constraint(
+    constraint: &TopologySpreadConstraint,
+    labels: &Labels,
+) -> SpreadConstraint {
     let mut selector = constraint.label_selector.clone();
     for key in constraint.match_label_keys.iter().flatten() {
         if let (Some(selector), Some(value)) = (&mut selector, labels.get(key)) {
@@ -393,19 +400,6 @@ mod tests {
             )
             .unwrap(),
         )
-    }
-
-    #[test]
-    fn requests_include_sidecars_before_an_init_container_and_the_overhead() {
-        let cpu =
-            |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
-        let mut sidecar = cpu("s", "100m");
-        sidecar["restartPolicy"] = "Always".into();
-        let pod = info(json!({"containers": [cpu("a", "200m"), cpu("b", "300m")],
-                "initContainers": [sidecar, cpu("i", "1")]}));
-        assert_eq!(pod.requests.milli_cpu, 1100);
-        let pod = info(json!({"containers": [cpu("a", "200m")], "overhead": {"cpu": "50m"}}));
-        assert_eq!((pod.requests.milli_cpu, pod.requests.pods), (250, 1));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::event::Event;
-use crate::plugins::queueing_hint;
 use crate::pod_info::PodInfo;
+use crate::profile::queueing_hint;
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);

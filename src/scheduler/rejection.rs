@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use sorting::CompactSort as _;
 
+use crate::framework::Restriction;
+
 /// The reasons why a plugin rejects a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rejection {
@@ -50,6 +52,8 @@ pub(crate) struct FitError {
     pub(crate) nodes: usize,
     /// The rejection of all nodes by `pre_filter`; no node was filtered.
     pub(crate) pre_filter: Option<Rejection>,
+    /// The only nodes that were filtered, if `pre_filter` found them.
+    pub(crate) restriction: Option<Restriction>,
     /// The error that ended the cycle; the other fields say nothing then.
     pub(crate) error: Option<String>,
 }
@@ -65,14 +69,20 @@ impl FitError {
             return format!("0/{} nodes are available: {}.", self.nodes, rejection.text());
         }
         let reasons = self.rejections.iter().flat_map(|(_, r)| &r.reasons);
-        available_nodes(self.nodes, reasons.map(AsRef::as_ref))
+        let absent = self.restriction.as_ref().map(|restriction| {
+            format!("node(s) didn't satisfy plugin(s) {}", restriction.plugin_list())
+        });
+        let count = self.nodes.saturating_sub(self.rejections.len());
+        let absent = absent.iter().flat_map(|text| std::iter::repeat_n(text.as_str(), count));
+        available_nodes(self.nodes, reasons.map(AsRef::as_ref).chain(absent))
     }
 
     /// Names of the plugins that rejected at least one node, sorted.
     pub(crate) fn plugins(&self) -> Vec<&'static str> {
         let rejections = self.rejections.iter().map(|(_, rejection)| rejection);
-        let mut all: Vec<&'static str> =
-            rejections.chain(&self.pre_filter).map(|rejection| rejection.plugin).collect();
+        let restriction = self.restriction.iter().flat_map(|r| r.plugins.iter().copied());
+        let rejecting = rejections.chain(&self.pre_filter).map(|rejection| rejection.plugin);
+        let mut all: Vec<&'static str> = rejecting.chain(restriction).collect();
         all.compact_sort();
         all.dedup();
         all
@@ -88,5 +98,8 @@ pub(crate) fn available_nodes<'a>(nodes: usize, reasons: impl Iterator<Item = &'
     }
     let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
     parts.compact_sort();
-    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+    match parts.is_empty() {
+        true => format!("0/{nodes} nodes are available:"),
+        false => format!("0/{nodes} nodes are available: {}.", parts.join(", ")),
+    }
 }

@@ -6,8 +6,8 @@ use api::k8s::apimachinery::pkg::api::resource::Quantity;
 
 /// Requests that scores assume for a container without them (`schedutil.DefaultMilliCPURequest`,
 /// `DefaultMemoryRequest`), so that such containers spread over the nodes, too.
-const DEFAULT_MILLI_CPU: i64 = 100;
-const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+pub(crate) const DEFAULT_MILLI_CPU: i64 = 100;
+pub(crate) const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
 /// An amount of each resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,35 +74,38 @@ impl Resources {
 
     /// Adds the amounts of `other`, `pods` included.
     pub(crate) fn add(&mut self, other: &Self) {
-        for (name, value) in other.iter() {
-            *self.amount_mut(name) += value;
-        }
+        self.combine(other, |amount, value| *amount += value);
         self.pods += other.pods;
     }
 
     /// Subtracts the amounts of `other`, `pods` included.
     pub(crate) fn subtract(&mut self, other: &Self) {
-        for (name, value) in other.iter() {
-            *self.amount_mut(name) -= value;
-        }
+        self.combine(other, |amount, value| *amount -= value);
         self.pods -= other.pods;
     }
 
     /// Sets each resource except `pods` to the greater amount of both.
     pub(crate) fn max(&mut self, other: &Self) {
-        for (name, value) in other.iter() {
-            let amount = self.amount_mut(name);
-            *amount = (*amount).max(value);
+        self.combine(other, |amount, value| *amount = (*amount).max(value));
+    }
+
+    /// Applies `change` to the amount of each resource except `pods`, with that of `other`.
+    fn combine(&mut self, other: &Self, change: fn(&mut i64, i64)) {
+        change(&mut self.milli_cpu, other.milli_cpu);
+        change(&mut self.memory, other.memory);
+        change(&mut self.ephemeral_storage, other.ephemeral_storage);
+        for (name, value) in &other.others {
+            match self.others.get_mut(name) {
+                Some(amount) => change(amount, *value),
+                None => change(self.others.entry(name.clone()).or_default(), *value),
+            }
         }
     }
 
-    /// CPU and memory that scores assume for a container with these requests. Missing requests have
-    /// defaults; an explicit request of 0 has none.
-    pub(crate) fn non_zero(list: Option<&BTreeMap<String, Quantity>>) -> (i64, i64) {
-        let requested = |name: &str| list.and_then(|l| l.get(name)).map(|q| amount(name, q));
-        (
-            requested("cpu").unwrap_or(DEFAULT_MILLI_CPU),
-            requested("memory").unwrap_or(DEFAULT_MEMORY),
-        )
+    /// Sets the resources of a list.
+    pub(crate) fn replace(&mut self, list: &BTreeMap<String, Quantity>) {
+        for (name, quantity) in list {
+            self.set(name, amount(name, quantity));
+        }
     }
 }

@@ -3,12 +3,16 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use api::k8s::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use api::k8s::api::apps::v1::{ReplicaSet, StatefulSet};
+use api::k8s::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use api::k8s::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
+use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use base::{Kind, Shutdown, Tasks, clock};
 use client::informer::decode;
 use client::labels::Labels;
@@ -23,8 +27,9 @@ use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
-use crate::pod_info::PodInfo;
-use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, SCHEDULER_NAME, State};
+use crate::pod_info::{Controller, PodInfo};
+use crate::profile::DEFAULT_SCHEDULER;
+use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, State};
 
 /// Most bindings that run at the same time; more wait.
 const BINDINGS_MAX: usize = 128;
@@ -41,6 +46,10 @@ struct Caches {
     csi_storage_capacities: Informer<CSIStorageCapacity>,
     attachments: Informer<VolumeAttachment>,
     budgets: Informer<PodDisruptionBudget>,
+    services: Informer<Service>,
+    replication_controllers: Informer<ReplicationController>,
+    replica_sets: Informer<ReplicaSet>,
+    stateful_sets: Informer<StatefulSet>,
     devices: Arc<Devices>,
     device_informers: DeviceInformers,
 }
@@ -55,8 +64,34 @@ struct DeviceInformers {
 
 impl Listers for Caches {
     fn namespace_labels(&self, name: &str) -> Option<Labels> {
-        let namespace = self.namespaces.cache().get("", name)?;
-        Some(namespace.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+        self.namespaces.cache().get("", name).map(|namespace| object_labels(&namespace))
+    }
+
+    fn namespaces(&self, selector: &LabelSelector) -> Vec<String> {
+        let all = self.namespaces.cache().list("").into_iter();
+        let selected = all.filter(|n| client::labels::selects(selector, Some(&object_labels(n))));
+        selected.map(|namespace| namespace.key.name.to_string()).collect()
+    }
+
+    fn service_selectors(&self, namespace: &str) -> Vec<Labels> {
+        let services = self.services.list(namespace).into_iter();
+        services.filter_map(|service| service.spec?.selector).collect()
+    }
+
+    fn selector(&self, namespace: &str, controller: &Controller) -> Option<LabelSelector> {
+        match controller {
+            Controller::ReplicationController(name) => {
+                let match_labels =
+                    self.replication_controllers.get(namespace, name)?.spec?.selector;
+                Some(LabelSelector { match_labels, ..LabelSelector::default() })
+            }
+            Controller::ReplicaSet(name) => {
+                Some(self.replica_sets.get(namespace, name)?.spec.selector)
+            }
+            Controller::StatefulSet(name) => {
+                Some(self.stateful_sets.get(namespace, name)?.spec.selector)
+            }
+        }
     }
 
     fn pod_disruption_budgets(&self) -> Vec<PodDisruptionBudget> {
@@ -100,6 +135,10 @@ impl Listers for Caches {
     }
 }
 
+fn object_labels(object: &api::Object) -> Labels {
+    object.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+}
+
 struct Shared {
     state: Mutex<State>,
     wake: Notify,
@@ -132,6 +171,10 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         csi_storage_capacities: informers.of(),
         attachments: informers.of(),
         budgets: informers.of(),
+        services: informers.of(),
+        replication_controllers: informers.of(),
+        replica_sets: informers.of(),
+        stateful_sets: informers.of(),
         devices,
         device_informers: DeviceInformers {
             claims: informers.of(),
@@ -146,7 +189,7 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
     let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
     let volumes_changed = listen(&shared, &caches, &pods, &nodes);
     listen_to_devices(&shared, &caches);
-    let recorder = EventRecorder::new(client.clone(), SCHEDULER_NAME, "", tasks);
+    let recorder = EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "", tasks);
     let to = Arc::clone(&shared);
     let resource_claims = ClaimWriter {
         client: client.clone(),
@@ -357,6 +400,10 @@ async fn run(
         caches.attachments.synced().await;
         caches.namespaces.synced().await;
         caches.budgets.synced().await;
+        caches.services.synced().await;
+        caches.replication_controllers.synced().await;
+        caches.replica_sets.synced().await;
+        caches.stateful_sets.synced().await;
         caches.device_informers.claims.synced().await;
         caches.device_informers.slices.synced().await;
         caches.device_informers.classes.synced().await;

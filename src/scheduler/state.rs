@@ -14,13 +14,10 @@ use crate::event::Event;
 use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers;
 use crate::node_info::NodeInfo;
-use crate::plugins::{PLUGINS, pre_enqueue};
 use crate::pod_info::PodInfo;
+use crate::profile::{Profile, Profiles};
 use crate::queue::{Key, Queue};
 use crate::rejection::FitError;
-
-/// The scheduler schedules pods with this `schedulerName`.
-pub(crate) const SCHEDULER_NAME: &str = "default-scheduler";
 
 /// Result of one cycle.
 #[derive(Debug)]
@@ -68,6 +65,7 @@ impl Unschedulable {
 /// Nodes, pods, queue.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    profiles: Profiles,
     /// Claims, and the devices for them.
     devices: Arc<Devices>,
     nodes: Vec<NodeInfo>,
@@ -85,6 +83,7 @@ pub(crate) struct State {
 /// may take long.
 #[derive(Debug)]
 pub(crate) struct DetachedCycle {
+    profile: Arc<Profile>,
     pod: Arc<PodInfo>,
     nodes: Vec<NodeInfo>,
     nominated: Vec<Arc<PodInfo>>,
@@ -103,8 +102,8 @@ pub(crate) enum NextCycle {
 /// The outcome of a cycle.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// The node fits, after these writes; the next search begins behind its index.
-    Fits { index: usize, node: String, writes: Vec<PreBind> },
+    /// The node fits, after these writes; so many nodes were filtered.
+    Fits { processed: usize, node: String, writes: Vec<PreBind> },
     /// No node fits because of these plugins.
     Unfit { why: Unschedulable, plugins: Vec<&'static str> },
     /// An error of a plugin.
@@ -118,42 +117,37 @@ impl DetachedCycle {
     }
 
     /// Runs the cycle.
-    pub(crate) fn run(self, listers: &dyn Listers, pick: &dyn Fn(usize) -> usize) -> Decision {
-        let snapshot = Snapshot { pod: &self.pod, nodes: &self.nodes, listers };
-        decide(snapshot, &self.nominated, self.start, pick)
+    pub(crate) fn run(self, listers: &dyn Listers, random: &dyn Fn(usize) -> usize) -> Decision {
+        let snapshot = Snapshot {
+            pod: &self.pod,
+            nodes: &self.nodes,
+            listers,
+            args: &self.profile.args,
+            random,
+            nominated: &self.nominated,
+        };
+        decide(snapshot, &self.profile, self.start)
     }
 }
 
-/// Finds a node and reserves what the pod needs there. `nominated` are the pods that are nominated
-/// for nodes.
-fn decide(
-    snapshot: Snapshot<'_>,
-    nominated: &[Arc<PodInfo>],
-    start: usize,
-    pick: &dyn Fn(usize) -> usize,
-) -> Decision {
-    let pod = snapshot.pod;
-    let state = CycleState::new(snapshot, PLUGINS);
-    let on_node = |node: &NodeInfo| {
-        let others = nominated.iter().filter(|other| {
-            other.nominated == node.name
-                && other.priority >= pod.priority
-                && (&other.namespace, &other.name) != (&pod.namespace, &pod.name)
-        });
-        others.cloned().collect()
-    };
-    let index = match cycle::select(&state, start, &on_node, pick) {
-        Ok(index) => index,
+/// Finds a node and reserves what the pod needs there.
+fn decide(snapshot: Snapshot<'_>, profile: &Profile, start: usize) -> Decision {
+    let state = CycleState::new(snapshot, profile);
+    let feasible = match cycle::find(&state, start) {
+        Ok(feasible) => feasible,
         Err(FitError { error: Some(error), .. }) => return Decision::Failed(error),
         Err(fit) => {
             return Decision::Unfit { why: post_filter(&state, &fit), plugins: fit.plugins() };
         }
     };
+    let index = cycle::best(&state, &feasible, &mut |_, _| {});
     let Some(node) = snapshot.nodes.get(index) else {
         return Decision::Failed("the chosen node is not in the snapshot".into());
     };
     match state.reserve(node) {
-        Ok(writes) => Decision::Fits { index, node: node.name.clone(), writes },
+        Ok(writes) => {
+            Decision::Fits { processed: feasible.processed, node: node.name.clone(), writes }
+        }
         Err(rejection) => Decision::Failed(format!(
             "running Reserve plugin {:?}: {}",
             rejection.plugin,
@@ -185,7 +179,8 @@ impl State {
             || new.labels != info.labels
             || new.taints != info.taints
             || new.unschedulable != info.unschedulable
-            || new.allocatable != info.allocatable;
+            || new.allocatable != info.allocatable
+            || new.declared_features != info.declared_features;
         *info = new;
         if matters {
             self.queue.on_event(&Event::Node, now);
@@ -223,11 +218,12 @@ impl State {
                 return;
             }
             self.update_nomination(&key, &pod);
-            if pod.scheduler != SCHEDULER_NAME && !pod.scheduler.is_empty() || pod.deleting {
+            let profile = self.profiles.of(&pod.scheduler).filter(|_| !pod.deleting);
+            let Some(profile) = profile else {
                 self.queue.remove(&key);
                 return;
-            }
-            if !pre_enqueue(&pod, &self.devices) {
+            };
+            if !profile.lets_in(&pod, &self.devices) {
                 self.queue.gate(pod);
                 return;
             }
@@ -282,7 +278,8 @@ impl State {
         if matches!(event, Event::ResourceClaim { .. }) {
             let has_claims = |pod: &PodInfo| !pod.resource_claims.is_empty();
             for pod in self.queue.gated(has_claims) {
-                if pre_enqueue(&pod, &self.devices) {
+                let profile = self.profiles.of(&pod.scheduler);
+                if profile.is_some_and(|profile| profile.lets_in(&pod, &self.devices)) {
                     self.queue.put(pod, now);
                 }
             }
@@ -302,18 +299,29 @@ impl State {
         &mut self,
         listers: &dyn Listers,
         now: Instant,
-        pick: &dyn Fn(usize) -> usize,
+        random: &dyn Fn(usize) -> usize,
     ) -> NextCycle {
         let Some(pod) = self.queue.pop(now) else {
+            return NextCycle::Done(CycleResult::Idle(self.queue.next_wake()));
+        };
+        let Some(profile) = self.profiles.of(&pod.scheduler).map(Arc::clone) else {
             return NextCycle::Done(CycleResult::Idle(self.queue.next_wake()));
         };
         let (nominated, start) = (self.nominated.values().cloned().collect::<Vec<_>>(), self.start);
         if !pod.resource_claims.is_empty() || pod.served_requests.is_some() {
             let nodes = self.nodes.clone();
-            return NextCycle::Detached(Box::new(DetachedCycle { pod, nodes, nominated, start }));
+            let cycle = DetachedCycle { profile, pod, nodes, nominated, start };
+            return NextCycle::Detached(Box::new(cycle));
         }
-        let snapshot = Snapshot { pod: &pod, nodes: &self.nodes, listers };
-        let decision = decide(snapshot, &nominated, start, pick);
+        let snapshot = Snapshot {
+            pod: &pod,
+            nodes: &self.nodes,
+            listers,
+            args: &profile.args,
+            random,
+            nominated: &nominated,
+        };
+        let decision = decide(snapshot, &profile, start);
         NextCycle::Done(self.finish_cycle(pod, decision, now))
     }
 
@@ -333,8 +341,8 @@ impl State {
             return CycleResult::Abandoned(pod, writes);
         }
         match decision {
-            Decision::Fits { index, node, writes } => {
-                self.start = (index + 1) % self.nodes.len().max(1);
+            Decision::Fits { processed, node, writes } => {
+                self.start = (self.start + processed) % self.nodes.len().max(1);
                 self.nominated.remove(&key);
                 self.assigned.insert(key, node.clone());
                 self.node_mut(&node)

@@ -1,14 +1,17 @@
 //! DefaultPreemption: evicts pods of lower priority from a node, so that the pod fits there.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use api::k8s::api::policy::v1::PodDisruptionBudget;
+use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use sorting::CompactSort as _;
 
-use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult};
+use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
 use crate::node_info::NodeInfo;
+use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
-use crate::rejection::{FitError, available_nodes};
+use crate::rejection::{FitError, Rejection, available_nodes};
 
 #[derive(Debug, Clone)]
 pub(super) struct DefaultPreemption;
@@ -17,7 +20,7 @@ impl Plugin for DefaultPreemption {
     const NAME: &'static str = "DefaultPreemption";
 
     fn post_filter(state: &CycleState<'_>, fit: &FitError) -> Option<PostFilterResult> {
-        let result = check_eligible(state).and_then(|()| find(state, fit));
+        let result = check_eligible(state, fit).and_then(|()| find(state, fit));
         Some(match result {
             Ok(nomination) => PostFilterResult::Nominated(nomination),
             Err(why) => PostFilterResult::Unschedulable(format!("preemption: {why}")),
@@ -38,20 +41,36 @@ enum PreemptionError {
 }
 
 /// Checks that the pod may preempt others (upstream's `PodEligibleToPreemptOthers`).
-fn check_eligible(state: &CycleState<'_>) -> Result<(), PreemptionError> {
-    let pod = state.snapshot.pod;
+fn check_eligible(state: &CycleState<'_>, fit: &FitError) -> Result<(), PreemptionError> {
+    let (snapshot, pod) = (&state.snapshot, state.snapshot.pod);
     if pod.never_preempts {
         return Err(PreemptionError::PolicyNever);
     }
-    let nominated = state.snapshot.nodes.iter().find(|node| node.name == pod.nominated);
-    let is_victim = |other: &Arc<PodInfo>| other.deleting && other.priority < pod.priority;
-    if nominated.is_some_and(|node| node.pods.iter().any(is_victim)) {
+    // A nominated node that preemption cannot help any more does not hold the pod back.
+    let Some(nominated) =
+        snapshot.node(&pod.nominated).filter(|node| may_help(fit, snapshot, node))
+    else {
+        return Ok(());
+    };
+    let is_victim =
+        |other: &Arc<PodInfo>| other.deleting && other.preempted && other.priority < pod.priority;
+    if nominated.pods.iter().any(is_victim) {
         return Err(PreemptionError::TerminatingVictim);
     }
     Ok(())
 }
 
-/// A node, the pods that must leave it, and how many budgets that violates.
+/// Whether the node was not rejected for good.
+fn may_help(fit: &FitError, snapshot: &Snapshot<'_>, node: &NodeInfo) -> bool {
+    let is_node = |index: usize| snapshot.nodes.get(index).is_some_and(|n| n.name == node.name);
+    let own = fit.rejections.iter().find(|(index, _)| is_node(*index)).map(|(_, r)| r);
+    match own.or(fit.pre_filter.as_ref()) {
+        Some(rejection) => !rejection.unresolvable,
+        None => fit.restriction.is_none(),
+    }
+}
+
+/// A node, the pods that must leave it, and how many of them violate a budget.
 #[derive(Debug)]
 struct Candidate {
     nomination: Nomination,
@@ -71,12 +90,23 @@ impl Budget {
         Self { budget, allowed }
     }
 
+    /// Whether an eviction of the pod counts. A budget without selector or with an empty one covers
+    /// no pod, and an eviction that the API server has processed does not count twice.
     fn covers(&self, pod: &PodInfo) -> bool {
         let selector = self.budget.spec.as_ref().and_then(|s| s.selector.as_ref());
-        let here = self.budget.metadata.namespace.as_deref() == Some(&pod.namespace);
-        here && selector.is_some_and(|s| client::labels::selects(s, Some(&pod.labels)))
+        let selects = |s: &LabelSelector| {
+            !client::labels::is_empty(s) && client::labels::selects(s, Some(&pod.labels))
+        };
+        let disrupted = self.budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
+        self.budget.metadata.namespace.as_deref() == Some(&pod.namespace)
+            && !pod.labels.is_empty()
+            && selector.is_some_and(selects)
+            && !disrupted.is_some_and(|pods| pods.contains_key(&pod.name))
     }
 }
+
+/// Text of the nodes on which evictions do not help.
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 
 /// Finds the node that loses least.
 ///
@@ -84,76 +114,121 @@ impl Budget {
 ///
 /// No node fits, even after evictions.
 fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, PreemptionError> {
-    let budgets = state.snapshot.listers.pod_disruption_budgets();
-    let budgets: Vec<Budget> = budgets.into_iter().map(Budget::new).collect();
+    let snapshot = &state.snapshot;
+    let potential = potential_nodes(state, fit);
+    let mut reasons: Vec<Cow<'static, str>> = Vec::new();
     let mut candidates = Vec::new();
-    let mut reasons = Vec::new();
-    if fit.pre_filter.is_some() {
-        reasons.resize(fit.nodes, "Preemption is not helpful for scheduling");
-    }
-    for (index, rejection) in &fit.rejections {
-        let Some(node) = state.snapshot.nodes.get(*index) else { continue };
-        if rejection.unresolvable {
-            reasons.push("Preemption is not helpful for scheduling");
-            continue;
+    if !potential.is_empty() {
+        let budgets = snapshot.listers.pod_disruption_budgets();
+        let budgets: Vec<Budget> = budgets.into_iter().map(Budget::new).collect();
+        let enough = candidates_to_find(snapshot.args, potential.len());
+        let offset = (snapshot.random)(potential.len());
+        let nodes = potential.iter().cycle().skip(offset).take(potential.len());
+        for node in nodes {
+            match victims(state, node, &budgets) {
+                Ok(candidate) => candidates.push(candidate),
+                Err(rejection) => reasons.extend(rejection.reasons),
+            }
+            // Among enough candidates one must keep all budgets.
+            let keeps_budgets = candidates.iter().any(|c| c.violations == 0);
+            if keeps_budgets && candidates.len() >= enough {
+                break;
+            }
         }
-        match victims(state, node, &budgets) {
-            Some(candidate) => candidates.push(candidate),
-            None => reasons.push("No preemption victims found for incoming pod"),
-        }
     }
+    let rest = fit.nodes.saturating_sub(potential.len());
+    reasons.extend(std::iter::repeat_n(Cow::Borrowed(NOT_HELPFUL), rest));
     let best = best(candidates).map(|candidate| candidate.nomination);
     best.ok_or_else(|| PreemptionError::NoCandidate {
-        reasons: available_nodes(fit.nodes, reasons.into_iter()),
+        reasons: available_nodes(fit.nodes, reasons.iter().map(AsRef::as_ref)),
     })
 }
 
-/// Removes all pods of lower priority, then puts back as many as possible, important ones first.
-fn victims(state: &CycleState<'_>, node: &NodeInfo, budgets: &[Budget]) -> Option<Candidate> {
+/// The nodes on which evictions may help.
+fn potential_nodes<'a>(state: &CycleState<'a>, fit: &FitError) -> Vec<&'a NodeInfo> {
+    let nodes = state.snapshot.nodes;
+    match &fit.pre_filter {
+        Some(rejection) if rejection.unresolvable => Vec::new(),
+        Some(_) => nodes.iter().filter(|node| node.known).collect(),
+        None => {
+            let resolvable = fit.rejections.iter().filter(|(_, r)| !r.unresolvable);
+            resolvable.filter_map(|(index, _)| nodes.get(*index)).collect()
+        }
+    }
+}
+
+/// How many candidates are enough (`calculateNumCandidates`).
+fn candidates_to_find(args: &PluginArgs, nodes: usize) -> usize {
+    let share = nodes * args.min_candidate_nodes_percentage / 100;
+    share.max(args.min_candidate_nodes_absolute).min(nodes)
+}
+
+/// Time since which the pod runs; a pod that has not started yet counts as started now.
+fn started(pod: &PodInfo) -> i64 {
+    if pod.started == 0 { i64::MAX } else { pod.started }
+}
+
+/// The more important pod first: by priority, then the one that runs longer.
+fn by_importance(a: &Arc<PodInfo>, b: &Arc<PodInfo>) -> std::cmp::Ordering {
+    b.priority.cmp(&a.priority).then_with(|| started(a).cmp(&started(b)))
+}
+
+/// Removes all pods of lower priority, then puts back as many as possible, important ones first
+/// (`SelectVictimsOnNode`).
+///
+/// # Errors
+///
+/// Why the pod does not fit the node.
+fn victims(
+    state: &CycleState<'_>,
+    node: &NodeInfo,
+    budgets: &[Budget],
+) -> Result<Candidate, Rejection> {
     let pod = state.snapshot.pod;
     let mut lower: Vec<Arc<PodInfo>> =
         node.pods.iter().filter(|p| p.priority < pod.priority).cloned().collect();
     if lower.is_empty() {
-        return None;
+        return Err(Rejection::unresolvable("No preemption victims found for incoming pod"));
     }
     let mut trial = Trial { state: state.clone(), node: node.clone() };
     for victim in &lower {
         trial.remove(victim);
     }
-    if !trial.fits() {
-        return None;
-    }
-    lower.compact_sort_by(|a, b| b.priority.cmp(&a.priority).then(a.started.cmp(&b.started)));
+    trial.check()?;
+    lower.compact_sort_by(by_importance);
     let (violating, others) = split_by_budget(&lower, budgets);
     let mut violations = 0;
     let mut victims = Vec::new();
     for (group, violates) in [(violating, true), (others, false)] {
         for candidate in group {
             trial.add(&candidate);
-            if !trial.fits() {
+            if trial.check().is_err() {
                 trial.remove(&candidate);
                 violations += usize::from(violates);
                 victims.push(candidate);
             }
         }
     }
-    let nomination = Nomination { node: node.name.clone(), victims };
-    (!nomination.victims.is_empty()).then_some(Candidate { nomination, violations })
+    victims.compact_sort_by(by_importance);
+    if victims.is_empty() {
+        let text = format!("expected at least one victim pod on node {:?}", node.name);
+        return Err(Rejection::error(text));
+    }
+    Ok(Candidate { nomination: Nomination { node: node.name.clone(), victims }, violations })
 }
 
-/// Pods whose eviction would violate a budget, and the others, each in the given order.
+/// Pods whose eviction would violate a budget, and the others, each in the given order. As
+/// upstream, a pod is not counted against the budgets after the first one that it violates.
 fn split_by_budget(
     pods: &[Arc<PodInfo>],
     budgets: &[Budget],
 ) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
     let mut allowed: Vec<i32> = budgets.iter().map(|b| b.allowed).collect();
     pods.iter().cloned().partition(|pod| {
-        let mut violates = false;
-        for (_, allowed) in budgets.iter().zip(&mut allowed).filter(|(b, _)| b.covers(pod)) {
+        budgets.iter().zip(&mut allowed).filter(|(b, _)| b.covers(pod)).any(|(_, allowed)| {
             *allowed -= 1;
-            violates |= *allowed < 0;
-        }
-        violates
+            *allowed < 0
+        })
     })
 }
 
@@ -164,8 +239,8 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn fits(&self) -> bool {
-        self.state.filter(&self.node).is_ok()
+    fn check(&self) -> Result<(), Rejection> {
+        self.state.filter_with_nominated_pods(&self.node)
     }
 
     fn remove(&mut self, pod: &Arc<PodInfo>) {
@@ -194,13 +269,8 @@ fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
             .sum::<i64>()
     };
     let earliest = |c: &Candidate| {
-        c.nomination
-            .victims
-            .iter()
-            .filter(|v| v.priority == highest(c))
-            .map(|v| v.started)
-            .min()
-            .unwrap_or(0)
+        let victims = c.nomination.victims.iter().filter(|v| v.priority == highest(c));
+        victims.map(|v| started(v)).min().unwrap_or(0)
     };
     candidates.into_iter().min_by_key(|c| {
         (
@@ -216,9 +286,7 @@ fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::Snapshot;
-    use crate::listers::NoObjects;
-    use crate::plugins::PLUGINS;
+    use crate::profile::Profile;
     use crate::resources::Resources;
 
     fn pod(name: &str, priority: i32, cpu: i64) -> Arc<PodInfo> {
@@ -245,8 +313,12 @@ mod tests {
 
     /// What preemption finds for the pod after all nodes rejected it.
     fn preempt(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<Nomination, PreemptionError> {
-        let state = CycleState::new(Snapshot { pod, nodes, listers: &NoObjects }, PLUGINS);
-        let rejections = nodes.iter().map(|node| state.filter(node).unwrap_err()).enumerate();
+        let profile = Profile::default();
+        let state = CycleState::new(Snapshot::of(pod, nodes), &profile);
+        let rejections = nodes
+            .iter()
+            .map(|node| state.filter_with_nominated_pods(node).unwrap_err())
+            .enumerate();
         find(
             &state,
             &FitError {

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
 use crate::event::Event;
-use crate::framework::{Plugin, PreBind, Snapshot};
+use crate::framework::{CycleState, Plugin, PostFilterResult, PreBind, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
-use crate::rejection::Rejection;
+use crate::rejection::{FitError, Rejection};
 
 /// The claims of the pod in one cycle. Copies for preemption share the state, because preemption
 /// frees no devices.
@@ -58,6 +58,13 @@ impl Plugin for DynamicResources {
 
     fn release(&self, pod: &PodInfo) -> Option<ClaimRelease> {
         self.cycle.release(pod)
+    }
+
+    /// As upstream, fails if another plugin rejected all nodes before `pre_filter` ran: its state is
+    /// missing then.
+    fn post_filter(state: &CycleState<'_>, _: &FitError) -> Option<PostFilterResult> {
+        let is_prepared = state.has_prepared(Self::NAME);
+        (!is_prepared).then(|| PostFilterResult::Failed("not found".into()))
     }
 
     fn scores_after_filter(&self) -> bool {

@@ -6,7 +6,7 @@ use crate::node_info::NodeInfo;
 
 /// Images of at most this size in bytes score nothing (`minThreshold`).
 const MIN_THRESHOLD: i64 = 23 << 20;
-/// Images of this size per container score the maximum (`maxContainerThreshold`).
+/// Images of this size per image of the pod score the maximum (`maxContainerThreshold`).
 const MAX_CONTAINER_THRESHOLD: i64 = 1000 << 20;
 
 /// The images of the pod, each with the share of nodes that hold it.
@@ -28,8 +28,8 @@ impl Plugin for ImageLocality {
             (share > 0.0).then_some((image, share))
         };
         let images: Vec<_> = snapshot.pod.images.iter().filter_map(|i| share(i)).collect();
-        let containers = i64::try_from(snapshot.pod.containers.max(1)).unwrap_or(1);
-        let max_threshold = MAX_CONTAINER_THRESHOLD * containers;
+        let count = i64::try_from(snapshot.pod.images.len().max(1)).unwrap_or(1);
+        let max_threshold = MAX_CONTAINER_THRESHOLD * count;
         (!images.is_empty()).then_some(Self { images, max_threshold })
     }
 
@@ -43,14 +43,10 @@ impl Plugin for ImageLocality {
     }
 }
 
-/// A name without tag or digest means `:latest`.
+/// A name without a colon in its last part means `:latest` (`normalizedImageName`).
 fn normalized_name(image: &str) -> String {
     let tail = image.rsplit('/').next().unwrap_or_default();
-    if tail.contains(':') || tail.contains('@') {
-        image.to_owned()
-    } else {
-        format!("{image}:latest")
-    }
+    if tail.contains(':') { image.to_owned() } else { format!("{image}:latest") }
 }
 
 #[cfg(test)]

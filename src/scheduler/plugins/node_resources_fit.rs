@@ -1,12 +1,15 @@
-//! NodeResourcesFit: the node has the resources that the pod requests; prefers emptier nodes.
+//! NodeResourcesFit: the node has the resources that the pod requests; prefers nodes by their
+//! allocation, emptier ones by default.
 
 use std::borrow::Cow;
 
 use api::k8s::api::resource::v1::DeviceClass;
 
 use crate::event::Event;
-use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
+use crate::framework::{Plugin, Snapshot};
 use crate::node_info::NodeInfo;
+use crate::plugin_args::PluginArgs;
+use crate::plugins::resource_scores::{MissingRequests, allocations, strategy_score};
 use crate::pod_claims::{IMPLICIT_PREFIX, may_be_served};
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
@@ -34,7 +37,8 @@ impl Plugin for NodeResourcesFit {
         let is_served = |name: &str| {
             may_be_served(name) && devices.is_some_and(|d| d.classes().serving(name).is_some())
         };
-        fit(snapshot.pod, node, &is_served)
+        let is_ignored = |name: &str| is_ignored(snapshot.args, name);
+        fit(snapshot.pod, node, &is_ignored, &is_served)
     }
 
     fn pre_score(_: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
@@ -42,7 +46,9 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
-        least_allocated(snapshot.pod, node)
+        let resources = &snapshot.args.fit_resources;
+        let allocations = allocations(resources, snapshot.pod, node, MissingRequests::Assumed);
+        strategy_score(&snapshot.args.scoring_strategy, allocations)
     }
 }
 
@@ -59,9 +65,27 @@ fn serves(pod: &PodInfo, old: Option<&DeviceClass>, new: &DeviceClass) -> bool {
     names.any(|name| pod.requests.get(&name) > 0)
 }
 
+/// Whether the configuration excludes an extended resource from the filter.
+fn is_ignored(args: &PluginArgs, name: &str) -> bool {
+    let group = || name.split('/').next().unwrap_or_default();
+    is_extended(name)
+        && (args.ignored_resources.contains(name) || args.ignored_resource_groups.contains(group()))
+}
+
+/// Whether the resource is an extended one (`IsExtendedResourceName`).
+fn is_extended(name: &str) -> bool {
+    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+    !is_native && !name.starts_with("requests.")
+}
+
 /// Whether the node has what the pod requests. Resources that a device class serves are left to
 /// DynamicResources, unless the node has them, too.
-fn fit(pod: &PodInfo, node: &NodeInfo, is_served: &dyn Fn(&str) -> bool) -> Result<(), Rejection> {
+fn fit(
+    pod: &PodInfo,
+    node: &NodeInfo,
+    is_ignored: &dyn Fn(&str) -> bool,
+    is_served: &dyn Fn(&str) -> bool,
+) -> Result<(), Rejection> {
     let mut reasons: Vec<Cow<'static, str>> = Vec::new();
     let mut unresolvable = false;
     if node.pods.len() as i64 + 1 > node.allocatable.pods {
@@ -70,7 +94,7 @@ fn fit(pod: &PodInfo, node: &NodeInfo, is_served: &dyn Fn(&str) -> bool) -> Resu
     for (name, requested) in pod.requests.iter().filter(|(_, requested)| *requested > 0) {
         let allocatable = node.allocatable.get(name);
         if requested > allocatable - node.requested.get(name) {
-            if allocatable <= 0 && is_served(name) {
+            if is_ignored(name) || allocatable <= 0 && is_served(name) {
                 continue;
             }
             reasons.push(match name {
@@ -88,26 +112,11 @@ fn fit(pod: &PodInfo, node: &NodeInfo, is_served: &dyn Fn(&str) -> bool) -> Resu
     }
 }
 
-/// Mean of the free shares of CPU and memory, 0 to 100 (strategy `LeastAllocated`).
-fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let free = |used: i64, capacity: i64| {
-        if used > capacity { 0 } else { (capacity - used) * MAX_NODE_SCORE / capacity }
-    };
-    let resources = [
-        (node.non_zero_cpu + pod.non_zero_cpu, node.allocatable.milli_cpu),
-        (node.non_zero_memory + pod.non_zero_memory, node.allocatable.memory),
-    ];
-    let (mut sum, mut counted) = (0, 0);
-    for (used, capacity) in resources.into_iter().filter(|(_, capacity)| *capacity > 0) {
-        sum += free(used, capacity);
-        counted += 1;
-    }
-    if counted == 0 { 0 } else { sum / counted }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin_args::ScoringStrategy;
+    use crate::pod_requests::CpuAndMemory;
     use crate::resources::Resources;
 
     fn node(cpu: i64, pods: i64) -> NodeInfo {
@@ -125,17 +134,17 @@ mod tests {
     fn pod(cpu: i64) -> PodInfo {
         PodInfo {
             requests: Resources { milli_cpu: cpu, pods: 1, ..Resources::default() },
-            non_zero_cpu: cpu,
+            scored: CpuAndMemory { milli_cpu: cpu, memory: 0 },
             ..PodInfo::default()
         }
     }
 
     #[test]
     fn rejection_names_every_insufficient_resource() {
-        let rejection = fit(&pod(500), &node(400, 0), &|_| false).unwrap_err();
+        let rejection = fit(&pod(500), &node(400, 0), &|_| false, &|_| false).unwrap_err();
         assert_eq!(rejection.reasons, ["Too many pods", "Insufficient cpu"]);
         assert!(rejection.unresolvable);
-        assert!(fit(&pod(400), &node(400, 1), &|_| false).is_ok());
+        assert!(fit(&pod(400), &node(400, 1), &|_| false, &|_| false).is_ok());
     }
 
     /// Rows of upstream's `noderesources/fit_test.go` with extended resources.
@@ -158,16 +167,36 @@ mod tests {
             if let Some(gpus) = gpus {
                 node.allocatable = with(node.allocatable, gpus);
             }
-            let fits = fit(&wants, &node, &|served| is_served && served == name).is_ok();
+            let serves = |served: &str| is_served && served == name;
+            let fits = fit(&wants, &node, &|_| false, &serves).is_ok();
+            let is_ignored = |ignored: &str| ignored == name;
+            assert!(fit(&wants, &node, &is_ignored, &|_| false).is_ok(), "{gpus:?}");
             assert_eq!(fits, expected, "{gpus:?} {is_served}");
         }
     }
 
     #[test]
     fn emptier_node_scores_higher() {
-        assert_eq!(least_allocated(&pod(500), &node(1000, 1)), (50 + 100) / 2);
-        assert!(
-            least_allocated(&pod(500), &node(2000, 1)) > least_allocated(&pod(500), &node(1000, 1))
-        );
+        let score = |node: &NodeInfo| {
+            let resources = PluginArgs::default().fit_resources;
+            let pod = pod(500);
+            let all = allocations(&resources, &pod, node, MissingRequests::Assumed);
+            strategy_score(&ScoringStrategy::LeastAllocated, all)
+        };
+        assert_eq!(score(&node(1000, 1)), (50 + 100) / 2);
+        assert!(score(&node(2000, 1)) > score(&node(1000, 1)));
+    }
+
+    #[test]
+    fn extended_resources_have_a_domain_that_is_not_kubernetes() {
+        for (name, extended) in [
+            ("cpu", false),
+            ("hugepages-2Mi", false),
+            ("kubernetes.io/batch-cpu", false),
+            ("example.com/gpu", true),
+            ("requests.example.com/gpu", false),
+        ] {
+            assert_eq!(is_extended(name), extended, "{name}");
+        }
     }
 }

@@ -261,7 +261,7 @@ mod tests {
     /// The reason of the rejection of `pod` by a node with the other pods; empty when it fits.
     fn filter(cluster: &Cluster, pod: &Arc<PodInfo>, others: Vec<Arc<PodInfo>>) -> String {
         let node = NodeInfo { name: "n".into(), pods: others, ..NodeInfo::default() };
-        let snapshot = Snapshot { pod, nodes: &[], listers: cluster };
+        let snapshot = Snapshot::with(pod, &[], cluster);
         let Some(plugin) = NodeVolumeLimits::pre_filter(&snapshot) else { return String::new() };
         let rejection = plugin.filter(&snapshot, &node).err();
         assert!(rejection.iter().all(|r| !r.unresolvable));

@@ -1,5 +1,8 @@
 //! PodTopologySpread: pods that match a selector spread evenly over topology domains.
 
+mod default_constraints;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::event::Event;
@@ -10,14 +13,32 @@ use crate::pod_info::{PodInfo, SpreadConstraint};
 use crate::rejection::Rejection;
 use crate::tolerations::tolerates_all;
 
-/// Score of a node without the label of a constraint, before normalization.
-const INVALID_SCORE: i64 = -1;
+/// Score of a node that lacks a label of a constraint, before normalization (`invalidScore`).
+const IGNORED: i64 = -1;
+/// Domains of this key are single nodes, whose pods are counted when the node is scored.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The constraints of one phase (`DoNotSchedule` for the filter, `ScheduleAnyway` for scores), each
-/// with the number of matching pods per domain.
-#[derive(Debug, Clone, Default)]
+/// The number of matching pods by domain.
+type DomainCounts = BTreeMap<String, i64>;
+
+/// A constraint with the number of matching pods per domain.
+#[derive(Debug, Clone)]
+struct CountedConstraint {
+    constraint: SpreadConstraint,
+    counts: DomainCounts,
+    /// The constraint selects the pod itself.
+    selects_itself: bool,
+    /// Keys with many domains weigh more in scores (`topologyNormalizingWeight`).
+    weight: f64,
+}
+
+/// The constraints of one phase: `DoNotSchedule` for the filter, `ScheduleAnyway` for scores.
+#[derive(Debug, Clone)]
 pub(super) struct PodTopologySpread {
-    constraints: Vec<(SpreadConstraint, BTreeMap<String, i64>)>,
+    constraints: Vec<CountedConstraint>,
+    /// Nodes without the label of one of the constraints do not count. They do for upstream's
+    /// default constraints, so that nodes outside of zones are spread over, too.
+    requires_all_labels: bool,
 }
 
 impl Plugin for PodTopologySpread {
@@ -28,25 +49,32 @@ impl Plugin for PodTopologySpread {
     }
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
-        Self::new(snapshot, true)
+        let constraints = constraints(snapshot, true);
+        if constraints.is_empty() {
+            return None;
+        }
+        let mut state = Self::new(snapshot, &constraints, true);
+        for node in snapshot.nodes.iter().filter(|node| node.known) {
+            state.count(snapshot, node, true);
+        }
+        Some(state)
     }
 
     /// With the pod on the node, every constraint stays within its skew.
-    fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
-        let pod = snapshot.pod;
-        for (constraint, counts) in &self.constraints {
+    fn filter(&self, _: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
+        for CountedConstraint { constraint, counts, selects_itself, .. } in &self.constraints {
             let Some(domain) = node.labels.get(&constraint.topology_key) else {
                 return Err(Rejection::unresolvable(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 ));
             };
-            let mut least = counts.values().copied().min().unwrap_or(0);
-            if i64::try_from(counts.len()).unwrap_or(0) < constraint.min_domains {
-                least = 0;
-            }
-            let itself = i64::from(selects(constraint, pod, pod));
+            let is_short = i64::try_from(counts.len()).unwrap_or(0) < constraint.min_domains;
+            // Without any eligible domain the least number is that of an int32 that was never
+            // lowered, so that no skew is too great (`criticalPaths`).
+            let least = if is_short { Some(0) } else { counts.values().copied().min() };
             let here = counts.get(domain).copied().unwrap_or(0);
-            if here + itself - least > constraint.max_skew {
+            let skew = here + i64::from(*selects_itself) - least.unwrap_or(i64::from(i32::MAX));
+            if skew > constraint.max_skew {
                 return Err(Rejection::new("node(s) didn't match pod topology spread constraints"));
             }
         }
@@ -61,37 +89,46 @@ impl Plugin for PodTopologySpread {
         self.update(snapshot.pod, pod, node, -1);
     }
 
-    fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
-        Self::new(snapshot, false)
+    fn pre_score(snapshot: &Snapshot<'_>, feasible: &[&NodeInfo]) -> Option<Self> {
+        let constraints = constraints(snapshot, false);
+        if constraints.is_empty() {
+            return None;
+        }
+        let uses_system_defaults = snapshot.pod.spread.is_empty()
+            && default_constraints::are_system_defaults(snapshot.args);
+        let mut state = Self::new(snapshot, &constraints, !uses_system_defaults);
+        state.add_domains(feasible);
+        for node in snapshot.nodes.iter().filter(|node| node.known) {
+            state.count(snapshot, node, false);
+        }
+        Some(state)
     }
 
     /// Number of matching pods in the domains of the node, before normalization.
     fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+        if self.requires_all_labels && !self.has_all_labels(node) {
+            return IGNORED;
+        }
         let mut sum = 0.0;
-        for (constraint, counts) in &self.constraints {
-            let Some(domain) = node.labels.get(&constraint.topology_key) else {
-                return INVALID_SCORE;
-            };
-            let here = if constraint.topology_key == "kubernetes.io/hostname" {
-                let pods = node.pods.iter().filter(|p| selects(constraint, snapshot.pod, p));
-                pods.count() as f64
+        for CountedConstraint { constraint, counts, weight, .. } in &self.constraints {
+            let Some(domain) = node.labels.get(&constraint.topology_key) else { continue };
+            let count = if constraint.topology_key == HOSTNAME {
+                matching_pods(constraint, snapshot.pod, node)
             } else {
-                counts.get(domain).copied().unwrap_or(0) as f64
+                counts.get(domain).copied().unwrap_or(0)
             };
-            // Keys with many domains weigh more (`topologyNormalizingWeight`).
-            let weight = ((counts.len() + 2) as f64).ln();
-            sum += here * weight + (constraint.max_skew - 1) as f64;
+            sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
         }
         sum.round() as i64
     }
 
     /// Fewer matching pods score higher; a node without the label of a constraint scores 0.
     fn normalize_score(&self, scores: &mut [i64]) {
-        let valid = || scores.iter().copied().filter(|score| *score != INVALID_SCORE);
-        let (min, max) = (valid().min().unwrap_or(0), valid().max().unwrap_or(0));
+        let valid = || scores.iter().copied().filter(|score| *score != IGNORED);
+        let (min, max) = (valid().min().unwrap_or(i64::MAX), valid().max().unwrap_or(0));
         for score in scores {
             *score = match *score {
-                INVALID_SCORE => 0,
+                IGNORED => 0,
                 _ if max == 0 => MAX_NODE_SCORE,
                 score => MAX_NODE_SCORE * (max + min - score) / max,
             };
@@ -99,54 +136,109 @@ impl Plugin for PodTopologySpread {
     }
 }
 
-/// The constraint counts `pod`, as a constraint of `owner`.
-fn selects(constraint: &SpreadConstraint, owner: &PodInfo, pod: &PodInfo) -> bool {
-    let selector = constraint.selector.as_ref();
-    let chosen = selector.is_some_and(|s| client::labels::selects(s, Some(&pod.labels)));
-    chosen && pod.namespace == owner.namespace && !pod.deleting
+/// The constraints of one phase: those of the pod, or the default ones.
+fn constraints<'a>(snapshot: &Snapshot<'a>, is_hard: bool) -> Vec<Cow<'a, SpreadConstraint>> {
+    let own = &snapshot.pod.spread;
+    if own.is_empty() {
+        let defaults = default_constraints::of_pod(snapshot, is_hard);
+        return defaults.into_iter().map(Cow::Owned).collect();
+    }
+    own.iter().filter(|c| c.hard == is_hard).map(Cow::Borrowed).collect()
 }
 
-/// The node counts for the constraint: it has the labels of all constraints, and the policies of
-/// this one include it.
-fn is_eligible(
-    constraint: &SpreadConstraint,
-    all: &[&SpreadConstraint],
-    pod: &PodInfo,
-    node: &NodeInfo,
-) -> bool {
-    all.iter().all(|c| node.labels.contains_key(&c.topology_key))
-        && (!constraint.honor_affinity || allows(pod, node))
+/// The constraint counts `pod`, as a constraint of `owner`.
+fn selects(constraint: &SpreadConstraint, owner: &PodInfo, pod: &PodInfo) -> bool {
+    !pod.deleting && pod.namespace == owner.namespace && constraint.selects(&pod.labels)
+}
+
+/// Number of pods on the node that the constraint counts. A selector without requirements, which
+/// selects every pod elsewhere, counts none (`countPodsMatchSelector`).
+fn matching_pods(constraint: &SpreadConstraint, owner: &PodInfo, node: &NodeInfo) -> i64 {
+    if constraint.is_selector_empty() {
+        return 0;
+    }
+    let count = node.pods.iter().filter(|pod| selects(constraint, owner, pod)).count();
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The policies of the constraint include the node (`matchNodeInclusionPolicies`).
+fn is_included(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> bool {
+    (!constraint.honor_affinity || allows(pod, node))
         && (!constraint.honor_taints || tolerates_all(pod, &node.taints))
 }
 
 impl PodTopologySpread {
-    fn new(snapshot: &Snapshot<'_>, hard: bool) -> Option<Self> {
-        let pod = snapshot.pod;
-        let all: Vec<&SpreadConstraint> = pod.spread.iter().filter(|c| c.hard == hard).collect();
-        let counts = |constraint: &SpreadConstraint| {
-            let mut counts = BTreeMap::new();
-            for node in snapshot.nodes.iter().filter(|node| node.known) {
-                let Some(domain) = node.labels.get(&constraint.topology_key) else { continue };
-                if is_eligible(constraint, &all, pod, node) {
-                    let matching = node.pods.iter().filter(|p| selects(constraint, pod, p)).count();
-                    *counts.entry(domain.clone()).or_insert(0) +=
-                        i64::try_from(matching).unwrap_or(i64::MAX);
-                }
-            }
-            counts
+    /// The constraints with no counts yet.
+    fn new(
+        snapshot: &Snapshot<'_>,
+        constraints: &[Cow<'_, SpreadConstraint>],
+        requires_all_labels: bool,
+    ) -> Self {
+        let counted = |constraint: &Cow<'_, SpreadConstraint>| CountedConstraint {
+            selects_itself: constraint.selects(&snapshot.pod.labels),
+            constraint: constraint.clone().into_owned(),
+            counts: DomainCounts::new(),
+            weight: 0.0,
         };
-        let constraints: Vec<_> = all.iter().map(|c| ((*c).clone(), counts(c))).collect();
-        (!constraints.is_empty()).then_some(Self { constraints })
+        let constraints = constraints.iter().map(counted).collect();
+        Self { constraints, requires_all_labels }
+    }
+
+    fn has_all_labels(&self, node: &NodeInfo) -> bool {
+        self.constraints.iter().all(|c| node.labels.contains_key(&c.constraint.topology_key))
+    }
+
+    /// Adds the domains of the nodes that fit, and the weights by their number
+    /// (`initPreScoreState`).
+    fn add_domains(&mut self, feasible: &[&NodeInfo]) {
+        let mut nodes = feasible.to_vec();
+        if self.requires_all_labels {
+            nodes.retain(|node| self.has_all_labels(node));
+        }
+        for CountedConstraint { constraint, counts, weight, .. } in &mut self.constraints {
+            let mut size = nodes.len();
+            if constraint.topology_key != HOSTNAME {
+                for node in &nodes {
+                    let domain = node.labels.get(&constraint.topology_key);
+                    counts.entry(domain.cloned().unwrap_or_default()).or_insert(0);
+                }
+                size = counts.len();
+            }
+            *weight = ((size + 2) as f64).ln();
+        }
+    }
+
+    /// Counts the matching pods of a node. In the filter's phase the node adds its domain; in that
+    /// of scores only domains of nodes that fit are of interest.
+    fn count(&mut self, snapshot: &Snapshot<'_>, node: &NodeInfo, adds_domain: bool) {
+        if self.requires_all_labels && !self.has_all_labels(node) {
+            return;
+        }
+        for CountedConstraint { constraint, counts, .. } in &mut self.constraints {
+            if !is_included(constraint, snapshot.pod, node) {
+                continue;
+            }
+            let domain = node.labels.get(&constraint.topology_key).map_or("", String::as_str);
+            let known = match counts.get_mut(domain) {
+                Some(known) => known,
+                None if adds_domain => counts.entry(domain.to_owned()).or_insert(0),
+                None => continue,
+            };
+            *known += matching_pods(constraint, snapshot.pod, node);
+        }
     }
 
     /// `pod` came onto or left the node.
     fn update(&mut self, owner: &PodInfo, pod: &PodInfo, node: &NodeInfo, by: i64) {
-        for (constraint, counts) in &mut self.constraints {
-            let domain = node.labels.get(&constraint.topology_key);
-            if let Some(count) = domain.and_then(|domain| counts.get_mut(domain)) {
-                if selects(constraint, owner, pod) {
-                    *count += by;
-                }
+        if pod.namespace != owner.namespace || !self.has_all_labels(node) {
+            return;
+        }
+        for CountedConstraint { constraint, counts, .. } in &mut self.constraints {
+            if !constraint.selects(&pod.labels) || !is_included(constraint, owner, node) {
+                continue;
+            }
+            if let Some(domain) = node.labels.get(&constraint.topology_key) {
+                *counts.entry(domain.clone()).or_insert(0) += by;
             }
         }
     }
@@ -192,7 +284,8 @@ mod tests {
     /// Outcome of the filter for each node, for a pod that the constraint selects.
     fn fits(constraint: SpreadConstraint, nodes: &[NodeInfo]) -> Vec<bool> {
         let info = PodInfo { spread: vec![constraint], labels: labels(), ..PodInfo::default() };
-        let snapshot = Snapshot { pod: &Arc::new(info), nodes, listers: &NoObjects };
+        let (pod, listers) = (&Arc::new(info), &NoObjects);
+        let snapshot = Snapshot::with(pod, nodes, listers);
         let plugin = PodTopologySpread::pre_filter(&snapshot).unwrap();
         nodes.iter().map(|node| plugin.filter(&snapshot, node).is_ok()).collect()
     }
@@ -210,8 +303,10 @@ mod tests {
         unlabelled.labels.clear();
         let nodes = [node("x", "1", 2), node("y", "2", 1), unlabelled];
         let info = PodInfo { spread: vec![constraint(1, 1, false)], ..PodInfo::default() };
-        let snapshot = Snapshot { pod: &Arc::new(info), nodes: &nodes, listers: &NoObjects };
-        let plugin = PodTopologySpread::pre_score(&snapshot, &[]).unwrap();
+        let (pod, listers) = (&Arc::new(info), &NoObjects);
+        let snapshot = Snapshot::with(pod, &nodes, listers);
+        let feasible: Vec<&NodeInfo> = nodes.iter().collect();
+        let plugin = PodTopologySpread::pre_score(&snapshot, &feasible).unwrap();
         let mut scores: Vec<i64> = nodes.iter().map(|n| plugin.score(&snapshot, n)).collect();
         plugin.normalize_score(&mut scores);
         assert!(scores[1] > scores[0], "{scores:?}");

@@ -394,13 +394,14 @@ mod tests {
         });
         let pod = PodInfo { namespace: "n".into(), claims: vec!["c".into()], ..PodInfo::default() };
         let listers = Fake { claim, volumes, class };
-        let snapshot = Snapshot { pod: &Arc::new(pod), nodes: &[], listers: &listers };
+        let pod = Arc::new(pod);
+        let snapshot = Snapshot::with(&pod, &[], &listers);
         VolumeBinding::pre_filter(&snapshot).unwrap()
     }
 
     fn reasons(plugin: &VolumeBinding, node: &NodeInfo) -> Vec<Cow<'static, str>> {
         let pod = Arc::new(PodInfo::default());
-        let snapshot = Snapshot { pod: &pod, nodes: &[], listers: &crate::listers::NoObjects };
+        let snapshot = Snapshot::with(&pod, &[], &crate::listers::NoObjects);
         plugin.filter(&snapshot, node).unwrap_err().reasons
     }
 

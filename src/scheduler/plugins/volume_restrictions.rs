@@ -131,7 +131,8 @@ mod tests {
             ("ReadWriteOnce", "n", false),
         ] {
             let nodes = [NodeInfo { pods: vec![user(other)], ..NodeInfo::default() }];
-            let snapshot = Snapshot { pod: &user("n"), nodes: &nodes, listers: &Claim(mode) };
+            let (pod, claim) = (user("n"), Claim(mode));
+            let snapshot = Snapshot::with(&pod, &nodes, &claim);
             let plugin = VolumeRestrictions::pre_filter(&snapshot);
             assert_eq!(plugin.is_some(), rejected, "{mode} {other}");
         }
@@ -158,7 +159,8 @@ mod tests {
             (iscsi("iqn.a", false), Arc::new(PodInfo::default()), false),
         ] {
             let nodes = [NodeInfo { pods: vec![Arc::clone(&other)], ..NodeInfo::default() }];
-            let snapshot = Snapshot { pod: &own, nodes: &nodes, listers: &Claim("ReadWriteOnce") };
+            let listers = Claim("ReadWriteOnce");
+            let snapshot = Snapshot::with(&own, &nodes, &listers);
             let plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
             let reasons = plugin.filter(&snapshot, &nodes[0]).err().map(|r| r.reasons);
             let want = is_rejected.then(|| vec!["node(s) had no available disk".into()]);
@@ -179,7 +181,8 @@ mod tests {
         };
         let nodes = [NodeInfo { pods: vec![user("c")], ..NodeInfo::default() }];
         let listers = Claim("ReadWriteOncePod");
-        let snapshot = Snapshot { pod: &user("c"), nodes: &nodes, listers: &listers };
+        let pod = user("c");
+        let snapshot = Snapshot::with(&pod, &nodes, &listers);
         let mut plugin = VolumeRestrictions::pre_filter(&snapshot).unwrap();
         let fits = |plugin: &VolumeRestrictions| plugin.filter(&snapshot, &nodes[0]).is_ok();
         plugin.remove_pod(&snapshot, &user("d"), &nodes[0]);

@@ -96,7 +96,7 @@ mod tests {
         let labels = node.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let node = NodeInfo { labels, ..NodeInfo::default() };
         let pod = std::sync::Arc::new(PodInfo::default());
-        let snapshot = Snapshot { pod: &pod, nodes: &[], listers: &crate::listers::NoObjects };
+        let snapshot = Snapshot::with(&pod, &[], &crate::listers::NoObjects);
         VolumeZone(topologies(&volume)).filter(&snapshot, &node).is_ok()
     }
 

@@ -14,7 +14,7 @@ use crate::devices::binding::{
 };
 use crate::devices::request::ClaimName;
 use crate::pod_info::PodInfo;
-use crate::state::SCHEDULER_NAME;
+use crate::profile::DEFAULT_SCHEDULER;
 
 impl ClaimWriter {
     /// Waits until the binding conditions of all devices are true.
@@ -89,9 +89,9 @@ fn outcome(waited: &Result<(), ClaimWriteError>) -> &'static str {
 /// As upstream, the time is observed once per device, also without conditions.
 fn count(claim: &ResourceClaim, outcome: &str, seconds: f64) {
     for result in allocation(claim).map(results).unwrap_or_default() {
-        WAITS.observe(&[&result.driver, SCHEDULER_NAME, outcome], seconds);
+        WAITS.observe(&[&result.driver, DEFAULT_SCHEDULER, outcome], seconds);
         if result.binding_conditions.as_ref().is_some_and(|conditions| !conditions.is_empty()) {
-            ALLOCATIONS.inc(&[&result.driver, SCHEDULER_NAME, outcome]);
+            ALLOCATIONS.inc(&[&result.driver, DEFAULT_SCHEDULER, outcome]);
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::devices::binding::ClaimToBind;
-use crate::state::SCHEDULER_NAME;
+use crate::profile::DEFAULT_SCHEDULER;
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
@@ -111,7 +111,7 @@ fn world(claims: &[Value]) -> World {
     let changes = Arc::new(Mutex::new(0));
     let count = Arc::clone(&changes);
     let writer = ClaimWriter {
-        recorder: EventRecorder::new(client.clone(), SCHEDULER_NAME, "", &tasks),
+        recorder: EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "", &tasks),
         client,
         devices,
         on_change: Arc::new(move |_, _| *count.lock() += 1),

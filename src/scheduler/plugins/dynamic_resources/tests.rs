@@ -12,7 +12,7 @@ use crate::devices::request::ClaimName;
 use crate::devices::slice::Slice;
 use crate::framework::CycleState;
 use crate::listers::Listers;
-use crate::plugins::PLUGINS;
+use crate::profile::Profile;
 use crate::rejection::FitError;
 
 #[derive(Default)]
@@ -75,15 +75,16 @@ impl Cluster {
 
     fn cycle(&self, pod: &Value) -> Outcome {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-        let pod = Arc::new(PodInfo::new(&pod));
-        let snapshot = Snapshot { pod: &pod, nodes: &self.nodes, listers: self };
-        let state = CycleState::new(snapshot, PLUGINS);
+        let (pod, profile) = (Arc::new(PodInfo::new(&pod)), Profile::default());
+        let snapshot = Snapshot::with(&pod, &self.nodes, self);
+        let state = CycleState::new(snapshot, &profile);
         let failed = |fit: &FitError| {
             let message = fit.error.clone().unwrap_or_else(|| fit.message());
             let outcome = state.post_filter(fit);
             (message, outcome.reasons, outcome.release)
         };
-        let index = cycle::select(&state, 0, &|_| Vec::new(), &|_| 0).map_err(|f| failed(&f))?;
+        let feasible = cycle::find(&state, 0).map_err(|fit| failed(&fit))?;
+        let index = cycle::best(&state, &feasible, &mut |_, _| {});
         let writes = state
             .reserve(&self.nodes[index])
             .map_err(|rejection| (rejection.text(), Vec::new(), None))?;
@@ -145,7 +146,7 @@ fn pods_without_claims_have_no_state() {
     let cluster = Cluster::new(&[]);
     let plain = pod(json!([]), json!([]));
     let info = Arc::new(PodInfo::new(&serde_json::from_value(plain).unwrap()));
-    let snapshot = Snapshot { pod: &info, nodes: &cluster.nodes, listers: &cluster };
+    let snapshot = Snapshot::with(&info, &cluster.nodes, &cluster);
     assert!(DynamicResources::pre_filter(&snapshot).is_none());
 }
 
@@ -189,9 +190,9 @@ fn a_failed_reserve_writes_nothing() {
     let cluster = Cluster::new(&["worker"]);
     cluster.claim(&claim(exactly(1)));
     let pod = Arc::new(PodInfo::new(&serde_json::from_value(pod_with_claim()).unwrap()));
-    let snapshot = Snapshot { pod: &pod, nodes: &cluster.nodes, listers: &cluster };
-    let state = CycleState::new(snapshot, PLUGINS);
-    assert!(matches!(cycle::select(&state, 0, &|_| Vec::new(), &|_| 0), Ok(0)));
+    let (profile, snapshot) = (Profile::default(), Snapshot::with(&pod, &cluster.nodes, &cluster));
+    let state = CycleState::new(snapshot, &profile);
+    assert_eq!(cycle::find(&state, 0).unwrap().nodes, [0]);
     let name = ClaimName { namespace: "default".into(), name: "my-claim".into() };
     cluster.devices.remove_claim(&name);
     let rejection = state.reserve(&cluster.nodes[0]).err().map(|rejection| rejection.text());

@@ -1,0 +1,26 @@
+//! Prints the scheduler's decisions for `tests/scheduler/run`: reads a cluster and its pending pods
+//! from standard input, one object a line after a line with the configuration, and prints what is
+//! decided about each pending pod, one decision a line.
+
+use std::io::{BufRead as _, Write as _};
+
+use serde_json::Value;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let lines = std::io::stdin().lock().lines();
+    let objects: Vec<Value> = lines
+        .skip(1)
+        .map(|line| Ok::<Value, std::io::Error>(serde_json::from_str(&line?)?))
+        .collect::<Result<_, _>>()?;
+    let is_pending =
+        |object: &Value| object["kind"] == "Pod" && object["spec"]["nodeName"].is_null();
+    let (pending, objects): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_pending);
+    let mut cluster = scheduler::offline::Cluster::new(objects.into_iter())?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for pod in pending {
+        for decision in cluster.schedule(pod)? {
+            writeln!(out, "{decision}")?;
+        }
+    }
+    Ok(out.flush()?)
+}

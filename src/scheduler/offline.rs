@@ -1,0 +1,248 @@
+//! Scheduling without an API server: a cluster in memory, for comparisons with other schedulers and
+//! for measurements.
+
+mod objects;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use crate::cycle;
+use crate::framework::{CycleState, Nomination, Snapshot};
+use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
+use crate::profile::{Profile, Profiles};
+use crate::rejection::FitError;
+use objects::Objects;
+
+/// Start time of the first bound pod in seconds since the epoch; each further one starts a second
+/// later, so that preemption never finds two candidates that are equal.
+const FIRST_START: i64 = 1_800_000_000;
+
+/// Why a cluster cannot be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// An object does not have the form of its kind.
+    #[error("an object is no {kind}: {error}")]
+    Object {
+        /// The kind.
+        kind: String,
+        /// The decoder's error.
+        error: serde_json::Error,
+    },
+}
+
+/// A cluster, and the scheduler's view of it.
+#[derive(Debug)]
+pub struct Cluster {
+    profiles: Profiles,
+    objects: Objects,
+    nodes: Vec<NodeInfo>,
+    nominated: Vec<Arc<PodInfo>>,
+    bound: i64,
+    start: usize,
+}
+
+/// The outcome of one cycle.
+enum Outcome {
+    Bound(String),
+    Nominated(Nomination),
+    Rejected,
+}
+
+impl Cluster {
+    /// A cluster of these objects. Pods without a node are left out.
+    ///
+    /// # Errors
+    ///
+    /// An object is malformed.
+    pub fn new(objects: impl Iterator<Item = Value>) -> Result<Self, OfflineError> {
+        let (mut nodes, mut pods) = (BTreeMap::new(), Vec::new());
+        let mut others = Objects::default();
+        for object in objects {
+            match object["kind"].as_str() {
+                Some("Node") => {
+                    let node: Node = decode("Node", object)?;
+                    let mut info = NodeInfo::default();
+                    info.set_node(&node);
+                    nodes.insert(info.name.clone(), info);
+                }
+                Some("Pod") => pods.push(PodInfo::new(&decode("Pod", object)?)),
+                _ => others.add(object)?,
+            }
+        }
+        for pod in pods {
+            if let Some(node) = nodes.get_mut(&pod.node_name) {
+                node.add_pod(Arc::new(pod));
+            }
+        }
+        let nodes = nodes.into_values().collect();
+        let profiles = Profiles::default();
+        Ok(Self { profiles, objects: others, nodes, nominated: Vec::new(), bound: 0, start: 0 })
+    }
+
+    /// Schedules a pod that has no node: binds it, or evicts the victims of a preemption and tries
+    /// again. Returns what was decided in each cycle: the node that fits best and comes first by
+    /// name, the scores, the message, the victims. With the annotation `victims: leaving` the
+    /// victims stay with a deletion timestamp.
+    ///
+    /// # Errors
+    ///
+    /// The pod is malformed.
+    pub fn schedule(&mut self, pod: Value) -> Result<Vec<Value>, OfflineError> {
+        let leaving = pod["metadata"]["annotations"]["victims"] == "leaving";
+        let pod: Pod = decode("Pod", pod)?;
+        let mut pod = Arc::new(PodInfo::new(&pod));
+        let (outcome, first) = self.run_cycle(&pod);
+        let mut decisions = vec![first];
+        match outcome {
+            Outcome::Bound(node) => self.bind(&pod, &node),
+            Outcome::Nominated(nomination) => {
+                self.evict(&nomination, leaving);
+                pod = Arc::new(PodInfo { nominated: nomination.node, ..(*pod).clone() });
+                self.nominated.push(Arc::clone(&pod));
+                let (outcome, second) = self.run_cycle(&pod);
+                decisions.push(second);
+                if let Outcome::Bound(node) = outcome {
+                    self.bind(&pod, &node);
+                }
+            }
+            Outcome::Rejected => {}
+        }
+        Ok(decisions)
+    }
+
+    /// Finds a node for the pod and binds it, without a description. Returns whether one fits.
+    ///
+    /// # Errors
+    ///
+    /// The pod is malformed.
+    pub fn place(&mut self, pod: &Pod) -> bool {
+        let pod = Arc::new(PodInfo::new(pod));
+        let Some(profile) = self.profiles.of(&pod.scheduler).map(Arc::clone) else { return false };
+        let found = {
+            let snapshot = self.snapshot(&pod, &profile);
+            let state = CycleState::new(snapshot, &profile);
+            cycle::find(&state, self.start).map(|feasible| {
+                let index = cycle::best(&state, &feasible, &mut |_, _| {});
+                (feasible.processed, index)
+            })
+        };
+        let Ok((processed, index)) = found else { return false };
+        self.start = (self.start + processed) % self.nodes.len().max(1);
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.add_pod(pod);
+        }
+        true
+    }
+
+    fn snapshot<'a>(&'a self, pod: &'a Arc<PodInfo>, profile: &'a Profile) -> Snapshot<'a> {
+        Snapshot {
+            pod,
+            nodes: &self.nodes,
+            listers: &self.objects,
+            args: &profile.args,
+            random: &|_| 0,
+            nominated: &self.nominated,
+        }
+    }
+
+    fn run_cycle(&self, pod: &Arc<PodInfo>) -> (Outcome, Value) {
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let Some(profile) = self.profiles.of(&pod.scheduler) else {
+            return (Outcome::Rejected, json!({"pod": name, "error": "no profile"}));
+        };
+        let state = CycleState::new(self.snapshot(pod, profile), profile);
+        match cycle::find(&state, 0) {
+            Ok(feasible) => {
+                let names: Vec<&str> = feasible
+                    .nodes
+                    .iter()
+                    .filter_map(|index| self.nodes.get(*index))
+                    .map(|node| node.name.as_str())
+                    .collect();
+                let mut scores: Vec<BTreeMap<&str, i64>> = vec![BTreeMap::new(); names.len()];
+                let index = cycle::best(&state, &feasible, &mut |plugin, weighted| {
+                    for (scores, score) in scores.iter_mut().zip(weighted) {
+                        scores.insert(plugin, *score);
+                    }
+                });
+                let node = self.nodes.get(index).map_or("", |node| node.name.as_str());
+                if let Err(rejection) =
+                    self.nodes.get(index).map_or(Ok(Vec::new()), |node| state.reserve(node))
+                {
+                    return (Outcome::Rejected, json!({"pod": name, "error": rejection.text()}));
+                }
+                let scores: Vec<Value> = names
+                    .iter()
+                    .zip(&scores)
+                    .map(|(node, plugins)| json!({"node": node, "plugins": plugins}))
+                    .collect();
+                let decision =
+                    json!({"pod": name, "node": node, "feasible": names, "scores": scores});
+                (Outcome::Bound(node.to_owned()), decision)
+            }
+            Err(FitError { error: Some(error), .. }) => {
+                (Outcome::Rejected, json!({"pod": name, "error": error}))
+            }
+            Err(fit) => rejected(&state, &fit, &name),
+        }
+    }
+
+    fn bind(&mut self, pod: &Arc<PodInfo>, node: &str) {
+        self.bound += 1;
+        let started = FIRST_START + self.bound;
+        self.nominated.retain(|other| other.uid != pod.uid);
+        if let Some(info) = self.nodes.iter_mut().find(|info| info.name == node) {
+            let node_name = node.to_owned();
+            info.add_pod(Arc::new(PodInfo { node_name, started, ..(**pod).clone() }));
+        }
+    }
+
+    fn evict(&mut self, nomination: &Nomination, leaving: bool) {
+        let node = self.nodes.iter_mut().find(|node| node.name == nomination.node);
+        let Some(node) = node else { return };
+        // A victim that terminates already leaves by itself.
+        for victim in nomination.victims.iter().filter(|victim| !victim.deleting) {
+            let removed = node.remove_pod(&victim.namespace, &victim.name);
+            if let Some(pod) = removed.filter(|_| leaving) {
+                let pod = PodInfo { deleting: true, preempted: true, ..(*pod).clone() };
+                node.add_pod(Arc::new(pod));
+            }
+        }
+    }
+}
+
+/// Describes the rejection of a pod and what preemption does for it.
+fn rejected(state: &CycleState<'_>, fit: &FitError, name: &str) -> (Outcome, Value) {
+    let mut decision = json!({"pod": name, "plugins": fit.plugins()});
+    let mut message = fit.message();
+    let mut outcome = Outcome::Rejected;
+    if fit.nodes > 0 {
+        let result = state.post_filter(fit);
+        if !result.reasons.is_empty() {
+            message = format!("{message} {}", result.reasons.join(", "));
+        }
+        if let Some(nomination) = result.nomination {
+            let mut victims: Vec<String> = nomination
+                .victims
+                .iter()
+                .filter(|victim| !victim.deleting)
+                .map(|victim| format!("{}/{}", victim.namespace, victim.name))
+                .collect();
+            victims.sort();
+            decision["nominated"] = nomination.node.as_str().into();
+            decision["victims"] = victims.into();
+            outcome = Outcome::Nominated(nomination);
+        }
+    }
+    decision["message"] = message.into();
+    (outcome, decision)
+}
+
+fn decode<K: serde::de::DeserializeOwned>(kind: &str, object: Value) -> Result<K, OfflineError> {
+    serde_json::from_value(object)
+        .map_err(|error| OfflineError::Object { kind: kind.to_owned(), error })
+}
