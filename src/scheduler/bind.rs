@@ -17,13 +17,11 @@ use tokio::sync::watch;
 
 use crate::framework::PreBind;
 use crate::pod_info::PodInfo;
-use crate::profile::DEFAULT_SCHEDULER;
+use crate::profile::{DEFAULT_SCHEDULER, Profiles};
 use crate::state::Unschedulable;
 
 use claims::{ClaimWriter, ReservedClaims};
 
-/// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
-const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
 /// The node for which the provisioner creates the volume of a claim; the provisioner removes it
 /// when it cannot.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -31,7 +29,7 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Why a pod was not bound to its node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// A claim of the pod was not bound within [`VOLUME_TIMEOUT`].
+    /// A claim of the pod was not bound within `bindTimeoutSeconds` of VolumeBinding.
     #[error("the pod's volumes were not bound within 10 minutes")]
     VolumesNotBound,
     /// A volume that was chosen for a claim does not exist any more or has another claim.
@@ -82,6 +80,7 @@ pub(crate) struct Writer {
     pub(crate) volumes: Informer<PersistentVolume>,
     /// Counts changes of claims and volumes.
     pub(crate) volumes_changed: watch::Receiver<u64>,
+    pub(crate) profiles: Profiles,
 }
 
 impl BindError {
@@ -295,7 +294,9 @@ impl Writer {
             }
             Ok(())
         };
-        tokio::time::timeout(VOLUME_TIMEOUT, wait).await.unwrap_or(Err(BindError::VolumesNotBound))
+        let profile = self.profiles.of(&pod.scheduler);
+        let timeout = profile.map_or(Duration::ZERO, |profile| profile.args.bind_timeout);
+        tokio::time::timeout(timeout, wait).await.unwrap_or(Err(BindError::VolumesNotBound))
     }
 
     /// Releases a claim, evicts the victims of a preemption, and reports why the pod has no node.

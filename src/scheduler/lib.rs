@@ -8,6 +8,7 @@
 //! kube-scheduler's default profile.
 
 mod bind;
+pub mod config;
 mod cycle;
 mod devices;
 mod event;

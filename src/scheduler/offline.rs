@@ -9,6 +9,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
+use crate::config::Configuration;
 use crate::cycle;
 use crate::framework::{CycleState, Nomination, Snapshot};
 use crate::node_info::NodeInfo;
@@ -58,7 +59,10 @@ impl Cluster {
     /// # Errors
     ///
     /// An object is malformed.
-    pub fn new(objects: impl Iterator<Item = Value>) -> Result<Self, OfflineError> {
+    pub fn new(
+        configuration: &Configuration,
+        objects: impl Iterator<Item = Value>,
+    ) -> Result<Self, OfflineError> {
         let (mut nodes, mut pods) = (BTreeMap::new(), Vec::new());
         let mut others = Objects::default();
         for object in objects {
@@ -79,7 +83,7 @@ impl Cluster {
             }
         }
         let nodes = nodes.into_values().collect();
-        let profiles = Profiles::default();
+        let profiles = configuration.profiles.clone();
         Ok(Self { profiles, objects: others, nodes, nominated: Vec::new(), bound: 0, start: 0 })
     }
 

@@ -9,6 +9,7 @@ mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 mod node_resources_balanced_allocation;
@@ -46,6 +47,7 @@ pub(crate) static PLUGINS: &[Registration] = &[
     plugin::<default_preemption::DefaultPreemption>(),
     scored::<node_resources_balanced_allocation::NodeResourcesBalancedAllocation>(1),
     scored::<image_locality::ImageLocality>(1),
+    plugin::<node_declared_features::NodeDeclaredFeatures>(),
 ];
 
 #[cfg(test)]

@@ -175,6 +175,8 @@ pub(crate) struct PodInfo {
     pub(crate) resource_claims: Vec<PodClaim>,
     /// The requests of all containers, if a device class may serve one of them.
     pub(crate) served_requests: Option<Arc<[ContainerRequests]>>,
+    /// Features that the node has to declare.
+    pub(crate) required_features: Vec<&'static str>,
     pub(crate) node_selector: Labels,
     /// Required node affinity: one of the terms must match the node.
     pub(crate) required_nodes: Option<Vec<NodeSelectorTerm>>,
@@ -245,6 +247,7 @@ impl PodInfo {
         self.gates = spec.scheduling_gates.iter().flatten().map(|g| g.name.clone()).collect();
         self.resource_claims = pod_claims(pod);
         self.served_requests = served_requests(pod).map(Into::into);
+        self.required_features = required_features(spec);
         self.never_preempts = spec.preemption_policy.as_deref() == Some("Never");
         self.node_selector = spec.node_selector.clone().unwrap_or_default();
         self.tolerations = spec.tolerations.clone().unwrap_or_default();
@@ -338,6 +341,24 @@ impl PodInfo {
                 .collect();
         }
     }
+}
+
+/// The features that the node of a pod has to declare (`InferForScheduling` of upstream's
+/// `nodedeclaredfeatures`).
+fn required_features(spec: &PodSpec) -> Vec<&'static str> {
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let restarts_all = containers.any(|container| {
+        let mut rules = container.restart_policy_rules.iter().flatten();
+        rules.any(|rule| rule.action == "RestartAllContainers")
+    });
+    let maps_host_network = spec.host_network == Some(true) && spec.host_users == Some(false);
+    [
+        (restarts_all, "RestartAllContainersOnContainerExits"),
+        (maps_host_network, "UserNamespacesHostNetworkSupport"),
+    ]
+    .into_iter()
+    .filter_map(|(is_needed, feature)| is_needed.then_some(feature))
+    .collect()
 }
 
 /// Preemption has begun to evict the pod (`PodTerminatingByPreemption`).

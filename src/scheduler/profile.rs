@@ -70,6 +70,11 @@ impl Default for Profiles {
 }
 
 impl Profiles {
+    /// Profiles with distinct scheduler names.
+    pub(crate) fn new(profiles: Vec<Profile>) -> Self {
+        Self(profiles.into_iter().map(Arc::new).collect())
+    }
+
     /// The profile for the pods with this scheduler name; none if another scheduler is meant.
     pub(crate) fn of(&self, scheduler_name: &str) -> Option<&Arc<Profile>> {
         let name = if scheduler_name.is_empty() { DEFAULT_SCHEDULER } else { scheduler_name };

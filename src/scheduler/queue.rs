@@ -15,10 +15,6 @@ use crate::profile::queueing_hint;
 /// Namespace and name.
 pub(crate) type Key = (String, String);
 
-/// Back-off of a pod that failed: 1 s doubling to 10 s (`podInitialBackoffSeconds`,
-/// `podMaxBackoffSeconds`).
-const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// An unschedulable pod is tried again after this time without any event
 /// (`DefaultPodMaxInUnschedulablePodsDuration`).
 const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
@@ -64,8 +60,12 @@ impl QueuedPod {
 }
 
 /// The queue; bounded by the number of pods without a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queue {
+    /// Back-off of a pod after its first failure; it doubles with each further one.
+    initial_backoff: Duration,
+    /// The longest back-off.
+    max_backoff: Duration,
     entries: HashMap<Key, QueuedPod>,
     active: BTreeSet<((Reverse<i32>, u64), Key)>,
     backoff: BTreeMap<(Instant, u64), Key>,
@@ -73,6 +73,12 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// An empty queue with these back-offs.
+    pub(crate) fn new(initial_backoff: Duration, max_backoff: Duration) -> Self {
+        let (entries, active, backoff) = Default::default();
+        Self { initial_backoff, max_backoff, entries, active, backoff, sequence: 0 }
+    }
+
     /// A pod without a node was added or changed.
     pub(crate) fn put(&mut self, pod: Arc<PodInfo>, now: Instant) {
         let key = pod.key();
@@ -159,7 +165,8 @@ impl Queue {
         let delay = if entry.attempts == 0 {
             Duration::ZERO
         } else {
-            (BACKOFF_INITIAL * 2_u32.saturating_pow(entry.attempts.min(16) - 1)).min(BACKOFF_MAX)
+            let factor = 2_u32.saturating_pow(entry.attempts.min(16) - 1);
+            self.initial_backoff.saturating_mul(factor).min(self.max_backoff)
         };
         match entry.failed.map(|at| at + delay).filter(|until| *until > now) {
             Some(until) => {
@@ -246,6 +253,12 @@ impl Queue {
 mod tests {
     use super::*;
 
+    const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
+
+    fn new_queue() -> Queue {
+        Queue::new(BACKOFF_INITIAL, Duration::from_secs(10))
+    }
+
     fn pod(name: &str, priority: i32) -> Arc<PodInfo> {
         Arc::new(PodInfo {
             namespace: "n".into(),
@@ -262,7 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn priority_goes_before_age() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (new_queue(), Instant::now());
         for (name, priority) in [("a", 0), ("b", 5), ("c", 0)] {
             queue.put(pod(name, priority), now);
         }
@@ -273,7 +286,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_events_of_the_rejecting_plugins_wake_a_pod_and_not_before_its_back_off() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (new_queue(), Instant::now());
         queue.put(pod("a", 0), now);
         queue.pop(now).unwrap();
         queue.unschedulable(&key("a"), vec!["NodeResourcesFit"], now);
@@ -287,7 +300,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unschedulable_pod_is_tried_again_after_five_minutes() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (new_queue(), Instant::now());
         queue.put(pod("a", 0), now);
         queue.pop(now).unwrap();
         queue.unschedulable(&key("a"), vec!["NodeAffinity"], now);
@@ -297,7 +310,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn gated_pod_is_not_tried_until_it_is_let_in() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (new_queue(), Instant::now());
         queue.gate(pod("a", 0));
         assert!(queue.pop(now + UNSCHEDULABLE_MAX).is_none());
         assert_eq!(queue.next_wake(), None);

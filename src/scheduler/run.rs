@@ -22,6 +22,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::bind::claims::ClaimWriter;
 use crate::bind::{BindError, Writer};
+use crate::config::Configuration;
 use crate::devices::request::ClaimName;
 use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
@@ -157,9 +158,14 @@ impl Shared {
 }
 
 /// Starts the scheduler; `client` acts as `system:kube-scheduler`.
-pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
+pub fn start(
+    configuration: &Configuration,
+    client: Client,
+    informers: &Informers,
+    tasks: &Tasks,
+) {
     let devices = Arc::<Devices>::default();
-    let state = Mutex::new(State::new(Arc::clone(&devices)));
+    let state = Mutex::new(State::new(configuration, Arc::clone(&devices)));
     let shared = Arc::new(Shared { state, wake: Notify::new() });
     let caches = Caches {
         namespaces: informers.of(),
@@ -207,6 +213,7 @@ pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
         claims: caches.claims.clone(),
         volumes: caches.volumes.clone(),
         volumes_changed,
+        profiles: configuration.profiles.clone(),
     };
     let run = run(shared, caches, (pods, nodes), writer, tasks.clone());
     tasks.spawn(Kind::Critical, "scheduler", run);

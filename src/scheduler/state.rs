@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::Node;
 use tokio::time::Instant;
 
+use crate::config::Configuration;
 use crate::cycle;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
@@ -63,7 +64,7 @@ impl Unschedulable {
 }
 
 /// Nodes, pods, queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct State {
     profiles: Profiles,
     /// Claims, and the devices for them.
@@ -158,8 +159,17 @@ fn decide(snapshot: Snapshot<'_>, profile: &Profile, start: usize) -> Decision {
 
 impl State {
     /// A state without nodes and pods.
-    pub(crate) fn new(devices: Arc<Devices>) -> Self {
-        Self { devices, ..Self::default() }
+    pub(crate) fn new(configuration: &Configuration, devices: Arc<Devices>) -> Self {
+        Self {
+            profiles: configuration.profiles.clone(),
+            devices,
+            nodes: Vec::new(),
+            by_name: HashMap::new(),
+            assigned: HashMap::new(),
+            nominated: HashMap::new(),
+            queue: Queue::new(configuration.initial_backoff, configuration.max_backoff),
+            start: 0,
+        }
     }
 
     fn node_mut(&mut self, name: &str) -> &mut NodeInfo {

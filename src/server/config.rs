@@ -103,6 +103,8 @@ pub struct Config {
     pub scheduler: bool,
     /// Names of controllers that do not run.
     pub disabled_controllers: Vec<String>,
+    /// How the scheduler works.
+    pub scheduling: scheduler::config::Configuration,
     /// Settings of single controllers.
     pub tuning: controllers::Tuning,
     /// Names of `--disable`: components, and files in the manifests folder.
@@ -438,6 +440,7 @@ impl Config {
                 || args.disable_controller_manager),
             scheduler: !args.disable_scheduler,
             disabled_controllers: components.disabled_controllers,
+            scheduling: components.scheduling,
             tuning: components.tuning,
             disabled: disabled_components(&args.disable),
             manifests_prune: args.manifests.manifests_prune,

@@ -67,7 +67,8 @@ pub(super) fn start(
         }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);
-            scheduler::start(clients.client(user(), SCHEDULER_AGENT), &informers, tasks);
+            let client = clients.client(user(), SCHEDULER_AGENT);
+            scheduler::start(&config.scheduling, client, &informers, tasks);
             hold_lease(clients.client(user(), SCHEDULER_AGENT), SCHEDULER_AGENT);
         }
         leadership::publish(&config, &plane, tasks);

@@ -1,7 +1,7 @@
 //! Arguments of kube-scheduler.
 
 use super::Component;
-use super::Effect::{Fixed, List, NoEffect, Refused};
+use super::Effect::{Fixed, List, NoEffect, Value};
 
 const PROCESS: &str =
     "the scheduler is part of the server, without a listener or client of its own";
@@ -15,7 +15,7 @@ pub const SCHEDULER: Component = Component {
         ("authorization-always-allow-paths", NoEffect(PROCESS)),
         ("authorization-kubeconfig", NoEffect(PROCESS)),
         ("bind-address", NoEffect(PROCESS)),
-        ("config", Refused("profiles and extenders of the scheduler cannot be configured")),
+        ("config", Value),
         ("contention-profiling", NoEffect("there is no profiling endpoint")),
         ("kube-api-burst", NoEffect(PROCESS)),
         ("kube-api-qps", NoEffect(PROCESS)),

@@ -4,18 +4,23 @@
 
 use std::io::{BufRead as _, Write as _};
 
+use scheduler::config::Configuration;
 use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let lines = std::io::stdin().lock().lines();
+    let mut lines = std::io::stdin().lock().lines();
+    let head: Value = serde_json::from_str(&lines.next().ok_or("standard input is empty")??)?;
+    let configuration = match &head["config"] {
+        Value::Null => Configuration::default(),
+        configured => scheduler::config::parse(configured.to_string().as_bytes())?,
+    };
     let objects: Vec<Value> = lines
-        .skip(1)
         .map(|line| Ok::<Value, std::io::Error>(serde_json::from_str(&line?)?))
         .collect::<Result<_, _>>()?;
     let is_pending =
         |object: &Value| object["kind"] == "Pod" && object["spec"]["nodeName"].is_null();
     let (pending, objects): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_pending);
-    let mut cluster = scheduler::offline::Cluster::new(objects.into_iter())?;
+    let mut cluster = scheduler::offline::Cluster::new(&configuration, objects.into_iter())?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for pod in pending {
         for decision in cluster.schedule(pod)? {

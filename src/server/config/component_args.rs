@@ -86,6 +86,8 @@ pub(super) struct ComponentSettings {
     pub(super) tuning: Tuning,
     /// Names of controllers that do not run.
     pub(super) disabled_controllers: Vec<String>,
+    /// The file of `--kube-scheduler-arg=config`.
+    pub(super) scheduling: scheduler::config::Configuration,
     /// `quota-backend-bytes`.
     pub(super) etcd_quota: Option<NonZeroU64>,
     /// Arguments without effect, each with the reason.
@@ -102,6 +104,7 @@ impl ComponentSettings {
         let scheduler = SCHEDULER.parse(&args.kube_scheduler_arg)?;
         let cloud = CLOUD_CONTROLLER_MANAGER.parse(&args.kube_cloud_controller_manager_arg)?;
         let etcd = ETCD.parse(&args.etcd_arg)?;
+        let scheduling = scheduling(&scheduler)?;
         let quota = etcd.number::<i64>("quota-backend-bytes", 0..=i64::MAX)?;
         Ok(Self {
             tuning: tuning(&manager, clusters)?,
@@ -111,9 +114,19 @@ impl ComponentSettings {
             without_effect: [manager, scheduler, cloud, etcd]
                 .into_iter()
                 .flat_map(|arguments| arguments.without_effect)
+                .chain(scheduling.without_effect.iter().cloned())
                 .collect(),
+            scheduling,
         })
     }
+}
+
+/// The configuration of the scheduler: the default one without a file.
+fn scheduling(arguments: &Arguments) -> Result<scheduler::config::Configuration, CommandError> {
+    const CONFIG: &str = "config";
+    let Some(path) = arguments.value(CONFIG) else { return Ok(Default::default()) };
+    let text = std::fs::read(path).map_err(|error| arguments.invalid(CONFIG, error))?;
+    scheduler::config::parse(&text).map_err(|error| arguments.invalid(CONFIG, error))
 }
 
 const SECOND: Duration = Duration::from_secs(1);
