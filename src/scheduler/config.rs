@@ -183,12 +183,7 @@ fn percentage(reader: &mut Reader, map: &Map<String, Value>, parent: &Path) -> O
 }
 
 /// A whole number; `None` if absent.
-fn integer(
-    reader: &mut Reader,
-    map: &Map<String, Value>,
-    key: &str,
-    parent: &Path,
-) -> Option<i64> {
+fn integer(reader: &mut Reader, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<i64> {
     match map.get(key) {
         None | Some(Value::Null) => None,
         Some(value) => {

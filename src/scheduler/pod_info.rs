@@ -167,6 +167,8 @@ pub(crate) struct PodInfo {
     pub(crate) images: Vec<String>,
     /// Names of the PersistentVolumeClaims that the pod mounts.
     pub(crate) claims: Vec<String>,
+    /// Those of `claims` that are made for generic ephemeral volumes of the pod.
+    pub(crate) ephemeral_claims: Vec<String>,
     /// Volumes without a claim that CSI drivers provide in place of in-tree plugins.
     pub(crate) inline_volumes: Vec<InlineVolume>,
     /// Disks of GCE, AWS and iSCSI without a claim.
@@ -207,6 +209,11 @@ impl PodInfo {
             && self.anti_affinity.is_empty()
             && self.preferred_affinity.is_empty()
             && self.preferred_anti_affinity.is_empty())
+    }
+
+    /// Names of the PersistentVolumeClaims that the pod names itself.
+    pub(crate) fn named_claims(&self) -> impl Iterator<Item = &String> {
+        self.claims.iter().filter(|claim| !self.ephemeral_claims.contains(claim))
     }
 
     /// Whether the pod mounts this PersistentVolumeClaim.
@@ -290,6 +297,7 @@ impl PodInfo {
             .chain(volumes.map(|image| image.reference.clone().unwrap_or_default()))
             .collect();
         self.claims = claims(spec, &self.name);
+        self.ephemeral_claims = ephemeral_claims(spec, &self.name);
         let volumes = || spec.volumes.iter().flatten();
         self.inline_volumes =
             volumes().filter_map(|volume| InlineVolume::of(volume, &self.namespace)).collect();
@@ -380,6 +388,14 @@ fn claims(spec: &PodSpec, pod: &str) -> Vec<String> {
             (None, None) => None,
         };
     spec.volumes.iter().flatten().filter_map(claim).collect()
+}
+
+/// Those of [`claims`] that are of generic ephemeral volumes.
+fn ephemeral_claims(spec: &PodSpec, pod: &str) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    let ephemeral =
+        volumes.filter(|v| v.persistent_volume_claim.is_none() && v.ephemeral.is_some());
+    ephemeral.map(|v| format!("{pod}-{}", v.name)).collect()
 }
 
 /// Converts a constraint of a pod with these labels. `matchLabelKeys` become requirements of the

@@ -158,12 +158,7 @@ impl Shared {
 }
 
 /// Starts the scheduler; `client` acts as `system:kube-scheduler`.
-pub fn start(
-    configuration: &Configuration,
-    client: Client,
-    informers: &Informers,
-    tasks: &Tasks,
-) {
+pub fn start(configuration: &Configuration, client: Client, informers: &Informers, tasks: &Tasks) {
     let devices = Arc::<Devices>::default();
     let state = Mutex::new(State::new(configuration, Arc::clone(&devices)));
     let shared = Arc::new(Shared { state, wake: Notify::new() });

@@ -127,10 +127,15 @@ func start(config *schedulerapi.KubeSchedulerConfiguration, objects []runtime.Ob
 			if err != nil || count != pods {
 				return false, err
 			}
-			// Nodes also count as soon as one of their pods is known.
-			err = sched.Cache.UpdateSnapshot(s.logger, s.snapshot)
-			known, _ := s.snapshot.NodeInfos().List()
-			return len(known) == nodes, err
+			// The cache also counts nodes of which only a pod is known. A snapshot while nodes are added
+			// would keep counts of images that are too small.
+			known := 0
+			for _, node := range sched.Cache.Dump().Nodes {
+				if node.Node() != nil {
+					known++
+				}
+			}
+			return known == nodes, nil
 		}))
 	return s
 }
@@ -196,13 +201,15 @@ func (s *simulation) decide(pod *v1.Pod) decision {
 		return out
 	}
 	reserved, feasible, scores := s.score(profile, pod)
-	for _, node := range feasible {
-		out.Feasible = append(out.Feasible, node.Node().Name)
-	}
-	sort.Strings(out.Feasible)
 	out.Node = result.SuggestedHost
 	// A cycle with one node, also a nominated one, computes no scores.
-	if result.FeasibleNodes > 1 {
+	if result.FeasibleNodes == 1 {
+		out.Feasible = []string{out.Node}
+	} else {
+		for _, node := range feasible {
+			out.Feasible = append(out.Feasible, node.Node().Name)
+		}
+		sort.Strings(out.Feasible)
 		for _, score := range scores {
 			plugins := map[string]int64{}
 			for _, plugin := range score.Scores {

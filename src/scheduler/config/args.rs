@@ -17,9 +17,18 @@ use crate::plugin_args::{
 const SHAPE_SCORE_MAX: i64 = 10;
 /// Plugins without arguments.
 const WITHOUT_ARGS: &[&str] = &[
-    "DefaultBinder", "ImageLocality", "NodeDeclaredFeatures", "NodeName", "NodePorts",
-    "NodeUnschedulable", "NodeVolumeLimits", "PrioritySort", "SchedulingGates", "TaintToleration",
-    "VolumeRestrictions", "VolumeZone",
+    "DefaultBinder",
+    "ImageLocality",
+    "NodeDeclaredFeatures",
+    "NodeName",
+    "NodePorts",
+    "NodeUnschedulable",
+    "NodeVolumeLimits",
+    "PrioritySort",
+    "SchedulingGates",
+    "TaintToleration",
+    "VolumeRestrictions",
+    "VolumeZone",
 ];
 
 type Object = Map<String, Value>;
@@ -203,8 +212,7 @@ fn strategy(reader: &mut Reader, map: &Object, path: &Path, args: &mut PluginArg
     for (index, resource) in args.fit_resources.iter().enumerate() {
         if !(1..=100).contains(&resource.weight) {
             let at = path.child("resources").index(index).child("weight");
-            let why =
-                format!("resource weight of {} not in valid range (0, 100]", resource.name);
+            let why = format!("resource weight of {} not in valid range (0, 100]", resource.name);
             reader.errors.push(Error::invalid(&at, resource.weight, why));
         }
     }

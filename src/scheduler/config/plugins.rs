@@ -44,7 +44,10 @@ const POINTS: &[(&str, &[&str])] = &[
     ("VolumeZone", &["preFilter", FILTER]),
     ("PodTopologySpread", &["preFilter", FILTER, "preScore", SCORE]),
     ("InterPodAffinity", &["preFilter", FILTER, "preScore", SCORE]),
-    ("DynamicResources", &[PRE_ENQUEUE, "preFilter", FILTER, POST_FILTER, "reserve", "preBind", SCORE]),
+    (
+        "DynamicResources",
+        &[PRE_ENQUEUE, "preFilter", FILTER, POST_FILTER, "reserve", "preBind", SCORE],
+    ),
     ("DefaultPreemption", &[PRE_ENQUEUE, POST_FILTER]),
     ("NodeResourcesBalancedAllocation", &["preScore", SCORE]),
     ("ImageLocality", &[SCORE]),
@@ -85,10 +88,16 @@ pub(super) fn read(reader: &mut Reader, profile: &Map<String, Value>, path: &Pat
     let Some((path, map)) = reader.object(profile, "plugins", path) else {
         return Profile::default();
     };
-    let together = TOGETHER.iter().flat_map(|(point, others)| [*point].into_iter().chain(others.iter().copied()));
+    let together = TOGETHER
+        .iter()
+        .flat_map(|(point, others)| [*point].into_iter().chain(others.iter().copied()));
     let built_in = BUILT_IN.iter().map(|(point, _)| *point);
-    let known: Vec<&str> =
-        [MULTI_POINT].into_iter().chain(together).chain(built_in).chain(WITHOUT_PLUGINS.iter().copied()).collect();
+    let known: Vec<&str> = [MULTI_POINT]
+        .into_iter()
+        .chain(together)
+        .chain(built_in)
+        .chain(WITHOUT_PLUGINS.iter().copied())
+        .collect();
     reader.known(map, &path.to_string(), &known);
     let mut sets: Vec<(&str, PluginSet)> = Vec::new();
     for point in known {
@@ -109,7 +118,12 @@ pub(super) fn read(reader: &mut Reader, profile: &Map<String, Value>, path: &Pat
     let mut expanded = |point: &'static str| {
         let plugins = expand(&multi_point, point, set(point));
         for other in TOGETHER.iter().filter(|(p, _)| *p == point).flat_map(|(_, others)| *others) {
-            check_together(reader, &path, (point, &plugins), (other, &expand(&multi_point, other, set(other))));
+            check_together(
+                reader,
+                &path,
+                (point, &plugins),
+                (other, &expand(&multi_point, other, set(other))),
+            );
         }
         plugins
     };
@@ -200,11 +214,8 @@ fn expand(multi_point: &[EnabledPlugin], point: &str, own: &PluginSet) -> Vec<En
     let has_part = |plugin: &&EnabledPlugin| {
         points_of(&plugin.name).is_some_and(|points| points.contains(&point))
     };
-    let multi_point: Vec<&EnabledPlugin> = multi_point
-        .iter()
-        .filter(has_part)
-        .filter(|plugin| !own.disables(&plugin.name))
-        .collect();
+    let multi_point: Vec<&EnabledPlugin> =
+        multi_point.iter().filter(has_part).filter(|plugin| !own.disables(&plugin.name)).collect();
     let is_own = |name: &str| own.enabled.iter().any(|plugin| plugin.name == name);
     let is_default = |name: &str| multi_point.iter().any(|plugin| plugin.name == name);
     let overriding = own.enabled.iter().filter(|plugin| is_default(&plugin.name));

@@ -83,9 +83,7 @@ fn several_profiles_have_names_of_their_own() {
 /// The texts are those of upstream's validation where it has the rule.
 #[test]
 fn invalid_files_are_rejected_by_field() {
-    let args = |name: &str, args: Value| {
-        json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]})
-    };
+    let args = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
     let plugins = |plugins: Value| json!({"profiles": [{"plugins": plugins}]});
     for (file, want) in [
         (json!({"nope": 1}), "unknown field \"nope\""),
@@ -117,13 +115,19 @@ fn invalid_files_are_rejected_by_field() {
             "Unsupported value: \"Best\"",
         ),
         (
-            args("NodeResourcesFit", json!({"scoringStrategy": {"type": "MostAllocated",
-                "resources": [{"name": "cpu", "weight": 101}]}})),
+            args(
+                "NodeResourcesFit",
+                json!({"scoringStrategy": {"type": "MostAllocated",
+                "resources": [{"name": "cpu", "weight": 101}]}}),
+            ),
             "resource weight of cpu not in valid range (0, 100]",
         ),
         (
-            args("NodeResourcesFit", json!({"scoringStrategy": {
-                "type": "RequestedToCapacityRatio"}})),
+            args(
+                "NodeResourcesFit",
+                json!({"scoringStrategy": {
+                "type": "RequestedToCapacityRatio"}}),
+            ),
             "must be specified when type is RequestedToCapacityRatio",
         ),
         (
@@ -131,13 +135,19 @@ fn invalid_files_are_rejected_by_field() {
             "not in valid range [0, 100]",
         ),
         (
-            args("PodTopologySpread", json!({"defaultingType": "List", "defaultConstraints": [
-                {"maxSkew": 0, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule"}]})),
+            args(
+                "PodTopologySpread",
+                json!({"defaultingType": "List", "defaultConstraints": [
+                {"maxSkew": 0, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule"}]}),
+            ),
             "not in valid range (0, inf)",
         ),
         (
-            args("DefaultPreemption", json!({"minCandidateNodesPercentage": 0,
-                "minCandidateNodesAbsolute": 0})),
+            args(
+                "DefaultPreemption",
+                json!({"minCandidateNodesPercentage": 0,
+                "minCandidateNodesAbsolute": 0}),
+            ),
             "cannot be zero at the same time as minCandidateNodesAbsolute",
         ),
         (args("NodeName", json!({"x": 1})), "unknown field \"profiles[0].pluginConfig[0].args.x\""),

@@ -22,6 +22,9 @@ use crate::node_selector::term_matches;
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
 
+/// Annotation of a claim whose binding is complete.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
 /// A volume that could be bound to a claim.
 #[derive(Debug, Clone)]
 struct Candidate {
@@ -49,6 +52,8 @@ pub(super) struct VolumeBinding {
     /// Node affinity of the bound volumes.
     bound: Vec<BoundVolume>,
     delayed: Vec<DelayedClaim>,
+    /// A claim is bound to a volume that does not exist.
+    is_volume_missing: bool,
 }
 
 impl Plugin for VolumeBinding {
@@ -68,34 +73,90 @@ impl Plugin for VolumeBinding {
     }
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
-        let mut state = Self::default();
-        for name in &snapshot.pod.claims {
-            if let Err(rejection) = state.read(snapshot.pod, name, snapshot.listers) {
-                state.rejection = Some(rejection);
-                break;
-            }
+        if snapshot.pod.claims.is_empty() {
+            return None;
         }
-        (!snapshot.pod.claims.is_empty()).then_some(state)
+        let state = Self::new(snapshot.pod, snapshot.listers);
+        Some(
+            state
+                .unwrap_or_else(|rejection| Self { rejection: Some(rejection), ..Self::default() }),
+        )
     }
 
+    fn verdict(&self) -> Result<(), Rejection> {
+        self.rejection.clone().map_or(Ok(()), Err)
+    }
+
+    /// The texts of all reasons, in upstream's order (`FindPodVolumes`).
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
-        if let Some(rejection) = &self.rejection {
-            return Err(rejection.clone());
-        }
+        let mut reasons: Vec<Cow<'static, str>> = Vec::new();
         let is_migrated = self.bound.iter().any(|volume| volume.is_migrated());
         let csi_node = is_migrated.then(|| snapshot.listers.csi_node(&node.name)).flatten();
         if !self.bound.iter().all(|volume| volume.allows(node, csi_node.as_ref())) {
-            return Err(Rejection::unresolvable(
-                "node(s) didn't match PersistentVolume's node affinity",
-            ));
+            reasons.push("node(s) didn't match PersistentVolume's node affinity".into());
         }
-        self.plan(node).map(drop)
+        if let Err(rejection) = self.plan(node) {
+            reasons.extend(rejection.reasons);
+        }
+        if self.is_volume_missing {
+            reasons.push(
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".into(),
+            );
+        }
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(Rejection { plugin: "", reasons, unresolvable: true, is_error: false })
     }
 
     fn reserve(&self, node: &NodeInfo, writes: &mut Vec<PreBind>) -> Result<(), Rejection> {
         writes.extend(self.plan(node).unwrap_or_default());
         Ok(())
     }
+}
+
+/// A claim of the pod that exists and may be used (`podHasPVCs`).
+///
+/// # Errors
+///
+/// Why it may not be used.
+fn usable_claim(
+    pod: &PodInfo,
+    name: &str,
+    listers: &dyn Listers,
+) -> Result<PersistentVolumeClaim, Rejection> {
+    let is_ephemeral = pod.ephemeral_claims.iter().any(|claim| claim == name);
+    let claim = listers.claim(&pod.namespace, name).ok_or_else(|| {
+        Rejection::unresolvable(if is_ephemeral {
+            format!(
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim \
+                 {name:?}"
+            )
+        } else {
+            format!("persistentvolumeclaim {name:?} not found")
+        })
+    })?;
+    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+    if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
+        let text = format!(
+            "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+        );
+        return Err(Rejection::unresolvable(text));
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        let text = format!("persistentvolumeclaim {name:?} is being deleted");
+        return Err(Rejection::unresolvable(text));
+    }
+    let owners = claim.metadata.owner_references.as_deref().unwrap_or_default();
+    let is_own = owners.iter().any(|o| o.controller == Some(true) && o.uid == pod.uid);
+    if is_ephemeral && !is_own {
+        let text = format!(
+            "PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
+            pod.namespace, pod.namespace, pod.name
+        );
+        return Err(Rejection::unresolvable(text));
+    }
+    Ok(claim)
 }
 
 fn affinity(volume: &PersistentVolume) -> Option<Vec<NodeSelectorTerm>> {
@@ -108,57 +169,61 @@ fn allows(terms: &[NodeSelectorTerm], node: &NodeInfo) -> bool {
 }
 
 impl VolumeBinding {
-    /// Reads a claim of the pod.
-    fn read(&mut self, pod: &PodInfo, name: &str, listers: &dyn Listers) -> Result<(), Rejection> {
-        let reject = |reason: Cow<'static, str>| Err(Rejection::unresolvable(reason));
-        let Some(claim) = listers.claim(&pod.namespace, name) else {
-            return reject(format!("persistentvolumeclaim \"{name}\" not found").into());
-        };
-        if claim.metadata.deletion_timestamp.is_some() {
-            return reject(format!("persistentvolumeclaim \"{name}\" is being deleted").into());
+    /// Reads the claims of the pod.
+    ///
+    /// # Errors
+    ///
+    /// Why the pod fits no node.
+    fn new(pod: &PodInfo, listers: &dyn Listers) -> Result<Self, Rejection> {
+        let claims: Vec<PersistentVolumeClaim> = pod
+            .claims
+            .iter()
+            .map(|name| usable_claim(pod, name, listers))
+            .collect::<Result<_, _>>()?;
+        let mut state = Self::default();
+        for claim in &claims {
+            state.read(claim, listers)?;
         }
+        Ok(state)
+    }
+
+    fn read(
+        &mut self,
+        claim: &PersistentVolumeClaim,
+        listers: &dyn Listers,
+    ) -> Result<(), Rejection> {
+        let unbound =
+            || Rejection::unresolvable("pod has unbound immediate PersistentVolumeClaims");
         let Some(spec) = claim.spec.as_ref() else { return Ok(()) };
         let volume = spec.volume_name.as_deref().unwrap_or_default();
         if !volume.is_empty() {
-            let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-            if phase == Some("Lost") {
-                return reject(
-                    format!(
-                        "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \
-                         \"{volume}\""
-                    )
-                    .into(),
-                );
+            let annotations = claim.metadata.annotations.as_ref();
+            if !annotations.is_some_and(|all| all.contains_key(BIND_COMPLETED)) {
+                return Err(unbound());
             }
-            let Some(volume) = listers.volume(volume) else {
-                return reject(
-                    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-                        .into(),
-                );
-            };
-            return match BoundVolume::of(&volume) {
-                Ok(bound) => {
-                    self.bound.push(bound);
-                    Ok(())
+            match listers.volume(volume).as_ref().map(BoundVolume::of) {
+                Some(Ok(bound)) => self.bound.push(bound),
+                Some(Err(error)) => {
+                    let text = format!("could not translate pv: {error}");
+                    return Err(Rejection::unresolvable(text));
                 }
-                Err(error) => reject(format!("could not translate pv: {error}").into()),
-            };
+                None => self.is_volume_missing = true,
+            }
+            return Ok(());
         }
         let class_name = spec.storage_class_name.as_deref().unwrap_or_default();
         let class = listers
             .storage_class(class_name)
             .filter(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
-        let Some(class) = class else {
-            return reject("pod has unbound immediate PersistentVolumeClaims".into());
-        };
+        let class = class.ok_or_else(unbound)?;
         let provisions = class.provisioner != "kubernetes.io/no-provisioner";
         let volumes = listers.volumes();
-        let candidates = volumes.iter().filter(|v| is_candidate(v, &claim, class_name));
+        let candidates = volumes.iter().filter(|v| is_candidate(v, claim, class_name));
         self.delayed.push(DelayedClaim {
-            name: name.to_owned(),
+            name: claim.metadata.name.clone().unwrap_or_default(),
             candidates: candidates.map(candidate).collect(),
             provision: provisions.then(|| topologies(&class)),
-            spaces: spaces(&claim, &class, listers),
+            spaces: spaces(claim, &class, listers),
         });
         Ok(())
     }

@@ -10,6 +10,8 @@ use crate::rejection::Rejection;
 /// A pod with ReadWriteOncePod claims that are in use, or with disks.
 #[derive(Debug, Clone)]
 pub(super) struct VolumeRestrictions {
+    /// The rejection of all nodes.
+    rejection: Option<Rejection>,
     /// The pod's ReadWriteOncePod claims.
     claims: Vec<String>,
     /// How many of them scheduled pods use; preemption can free them.
@@ -34,19 +36,20 @@ impl Plugin for VolumeRestrictions {
                 pod.claims.iter().any(uses) || disks_conflict(pod, deleted)
             }
             Event::Node => !pod.disks.is_empty(),
+            Event::PersistentVolumeClaim { namespace, name } => pod.uses_claim(namespace, name),
             _ => false,
         }
     }
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
         let namespace = &snapshot.pod.namespace;
-        let mut state = Self { claims: Vec::new(), conflicts: 0 };
-        for name in &snapshot.pod.claims {
-            // VolumeBinding rejects a pod whose claim is missing or being deleted.
-            let claim = snapshot.listers.claim(namespace, name)?;
-            if claim.metadata.deletion_timestamp.is_some() {
-                return None;
-            }
+        let mut state = Self { rejection: None, claims: Vec::new(), conflicts: 0 };
+        for name in snapshot.pod.named_claims() {
+            let Some(claim) = snapshot.listers.claim(namespace, name) else {
+                let text = format!("persistentvolumeclaim \"{name}\" not found");
+                state.rejection = Some(Rejection::unresolvable(text));
+                return Some(state);
+            };
             let mut modes = claim.spec.iter().flat_map(|s| &s.access_modes).flatten();
             if modes.any(|mode| mode == "ReadWriteOncePod") {
                 state.claims.push(name.clone());
@@ -54,6 +57,10 @@ impl Plugin for VolumeRestrictions {
             }
         }
         (state.conflicts > 0 || !snapshot.pod.disks.is_empty()).then_some(state)
+    }
+
+    fn verdict(&self) -> Result<(), Rejection> {
+        self.rejection.clone().map_or(Ok(()), Err)
     }
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {

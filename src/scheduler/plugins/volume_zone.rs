@@ -37,9 +37,9 @@ impl VolumeTopology {
     }
 }
 
-/// The topologies of the pod's bound volumes.
+/// The topologies of the pod's bound volumes, or the rejection of all nodes.
 #[derive(Debug, Clone)]
-pub(super) struct VolumeZone(Vec<VolumeTopology>);
+pub(super) struct VolumeZone(Result<Vec<VolumeTopology>, Rejection>);
 
 impl Plugin for VolumeZone {
     const NAME: &'static str = "VolumeZone";
@@ -52,23 +52,53 @@ impl Plugin for VolumeZone {
         }
     }
 
-    /// VolumeBinding rejects pods whose claims or volumes are missing.
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
-        let volume = |name: &String| {
-            let claim = snapshot.listers.claim(&snapshot.pod.namespace, name)?;
-            snapshot.listers.volume(claim.spec?.volume_name.as_deref()?)
-        };
-        let volumes = snapshot.pod.claims.iter().filter_map(volume);
-        let all: Vec<VolumeTopology> = volumes.flat_map(|volume| topologies(&volume)).collect();
-        (!all.is_empty()).then_some(Self(all))
+        let names = snapshot.pod.named_claims();
+        let topologies: Result<Vec<Vec<VolumeTopology>>, Rejection> =
+            names.map(|name| claim_topologies(snapshot, name)).collect();
+        let all = topologies.map(|all| all.concat());
+        (!all.as_ref().is_ok_and(Vec::is_empty)).then_some(Self(all))
+    }
+
+    fn verdict(&self) -> Result<(), Rejection> {
+        self.0.as_ref().map(drop).map_err(Clone::clone)
     }
 
     fn filter(&self, _: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
         let is_constrained = LABELS.iter().any(|(key, _)| node.labels.contains_key(*key));
-        if is_constrained && !self.0.iter().all(|topology| topology.allows(&node.labels)) {
+        let topologies = self.0.as_deref().unwrap_or_default();
+        if is_constrained && !topologies.iter().all(|topology| topology.allows(&node.labels)) {
             return Err(Rejection::unresolvable("node(s) had no available volume zone"));
         }
         Ok(())
+    }
+}
+
+/// The topologies of the volume of a claim; none if it waits for the pod.
+fn claim_topologies(snapshot: &Snapshot<'_>, name: &str) -> Result<Vec<VolumeTopology>, Rejection> {
+    let reject = |text: String| Err(Rejection::unresolvable(text));
+    let Some(claim) = snapshot.listers.claim(&snapshot.pod.namespace, name) else {
+        return reject(format!("persistentvolumeclaim \"{name}\" not found"));
+    };
+    let spec = claim.spec.unwrap_or_default();
+    let volume = spec.volume_name.unwrap_or_default();
+    if !volume.is_empty() {
+        return match snapshot.listers.volume(&volume) {
+            Some(volume) => Ok(topologies(&volume)),
+            None => reject(format!("persistentvolume \"{volume}\" not found")),
+        };
+    }
+    let class_name = spec.storage_class_name.unwrap_or_default();
+    if class_name.is_empty() {
+        return reject("PersistentVolumeClaim had no pv name and storageClass name".into());
+    }
+    let Some(class) = snapshot.listers.storage_class(&class_name) else {
+        return reject(format!("storageclass.storage.k8s.io \"{class_name}\" not found"));
+    };
+    match class.volume_binding_mode.as_deref() {
+        Some("WaitForFirstConsumer") => Ok(Vec::new()),
+        Some(_) => reject("PersistentVolume had no name".into()),
+        None => reject(format!("VolumeBindingMode not set for StorageClass {class_name:?}")),
     }
 }
 
@@ -97,7 +127,7 @@ mod tests {
         let node = NodeInfo { labels, ..NodeInfo::default() };
         let pod = std::sync::Arc::new(PodInfo::default());
         let snapshot = Snapshot::with(&pod, &[], &crate::listers::NoObjects);
-        VolumeZone(topologies(&volume)).filter(&snapshot, &node).is_ok()
+        VolumeZone(Ok(topologies(&volume))).filter(&snapshot, &node).is_ok()
     }
 
     /// The cases of upstream's `TestSingleZone` and `TestMultiZone`.
