@@ -23,7 +23,7 @@ pub enum Action {
 
 /// Runs `workers` tasks that take keys from `queue` and reconcile them. Reconciles are idempotent,
 /// read from caches and handle one key at a time. An error or a panic is logged and the key is
-/// retried with backoff.
+/// retried with backoff. The metrics have the queue under its own name, or `name`.
 pub fn run_workers<K, F, R, E>(
     tasks: &Tasks,
     name: &'static str,
@@ -36,6 +36,7 @@ pub fn run_workers<K, F, R, E>(
     R: Future<Output = Result<Action, E>> + Send,
     E: Display + Send,
 {
+    queue.set_name(name);
     let reconcile = Arc::new(reconcile);
     for _ in 0..workers {
         let (queue, reconcile, shutdown) =

@@ -3,7 +3,9 @@
 //!
 //! The contract of client-go's `workqueue`: fair, stingy, many producers and consumers.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod metrics;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,14 +16,19 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub use metrics::families;
+
 /// Delays of failing keys: 5 ms doubling to 1000 s (client-go's `DefaultControllerRateLimiter`).
 const FAILURE_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1000));
 
 struct Inner<K> {
+    /// The name in the metrics; without one the queue is not counted.
+    name: Option<&'static str>,
     ready: VecDeque<K>,
-    /// Keys that wait, or must be processed again after their current run.
-    dirty: HashSet<K>,
-    processing: HashSet<K>,
+    /// Keys that wait, or must be processed again after their current run, and since when.
+    dirty: HashMap<K, Instant>,
+    /// Keys that are processed, and since when.
+    processing: HashMap<K, Instant>,
     delayed: BTreeMap<(Instant, u64), K>,
     /// Earliest due time per key, so that a later one is not queued additionally.
     due: HashMap<K, (Instant, u64)>,
@@ -53,13 +60,36 @@ impl<K: Hash + Eq + Clone> Default for Queue<K> {
     }
 }
 
+impl<K: Send> metrics::Snapshot for Mutex<Inner<K>> {
+    fn snapshot(&self) -> (usize, Vec<Duration>) {
+        let (inner, now) = (self.lock(), clock::now());
+        (inner.dirty.len(), inner.processing.values().map(|since| now - *since).collect())
+    }
+}
+
+impl<K: Send + 'static> Queue<K> {
+    /// Counts the queue in the metrics under this name, from now on; a queue that has a name keeps
+    /// it.
+    pub fn set_name(&self, name: &'static str) {
+        let mut inner = self.inner.lock();
+        if inner.name.is_none() {
+            inner.name = Some(name);
+            metrics::ADDS.add(&[name], inner.dirty.len() as f64);
+            metrics::RETRIES.add(&[name], 0.0);
+            drop(inner);
+            metrics::register(name, Arc::clone(&self.inner) as Arc<dyn metrics::Snapshot>);
+        }
+    }
+}
+
 impl<K: Hash + Eq + Clone> Queue<K> {
     /// Creates an empty queue, bounded by the number of distinct keys.
     pub fn new() -> Self {
         let inner = Inner {
+            name: None,
             ready: VecDeque::new(),
-            dirty: HashSet::new(),
-            processing: HashSet::new(),
+            dirty: HashMap::new(),
+            processing: HashMap::new(),
             delayed: BTreeMap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
@@ -78,7 +108,14 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     }
 
     fn add_locked(inner: &mut Inner<K>, key: K) -> bool {
-        if !inner.dirty.insert(key.clone()) || inner.processing.contains(&key) {
+        if inner.dirty.contains_key(&key) {
+            return false;
+        }
+        inner.dirty.insert(key.clone(), clock::now());
+        if let Some(name) = inner.name {
+            metrics::ADDS.inc(&[name]);
+        }
+        if inner.processing.contains_key(&key) {
             return false;
         }
         inner.ready.push_back(key);
@@ -92,6 +129,9 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         }
         let at = clock::now() + delay;
         let mut inner = self.inner.lock();
+        if let Some(name) = inner.name {
+            metrics::RETRIES.inc(&[name]);
+        }
         if let Some(due) = inner.due.get(&key).copied() {
             if due.0 <= at {
                 return;
@@ -146,8 +186,11 @@ impl<K: Hash + Eq + Clone> Queue<K> {
                 let mut inner = self.inner.lock();
                 Self::promote(&mut inner);
                 if let Some(key) = inner.ready.pop_front() {
-                    inner.dirty.remove(&key);
-                    inner.processing.insert(key.clone());
+                    let (since, now) = (inner.dirty.remove(&key), clock::now());
+                    if let (Some(name), Some(since)) = (inner.name, since) {
+                        metrics::QUEUE_DURATION.took(&[name], now - since);
+                    }
+                    inner.processing.insert(key.clone(), now);
                     let more = !inner.ready.is_empty() || !inner.delayed.is_empty();
                     drop(inner);
                     if more {
@@ -187,8 +230,11 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     /// Ends the run of a key; it is queued again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut inner = self.inner.lock();
-        inner.processing.remove(key);
-        if inner.dirty.contains(key) {
+        let since = inner.processing.remove(key);
+        if let (Some(name), Some(since)) = (inner.name, since) {
+            metrics::WORK_DURATION.took(&[name], clock::now() - since);
+        }
+        if inner.dirty.contains_key(key) {
             inner.ready.push_back(key.clone());
             drop(inner);
             self.changed.notify_one();
@@ -237,5 +283,43 @@ mod tests {
         assert_eq!(queue.failures(&"a"), 3);
         queue.forget(&"a");
         assert_eq!(queue.failures(&"a"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_with_a_name_is_counted() {
+        const NAME: &[&str] = &["counted"];
+        let page = || {
+            let mut page = String::new();
+            families().iter().for_each(|family| family.render(&mut page));
+            page
+        };
+        let has = |line: &str| {
+            let page = page();
+            assert!(page.lines().any(|other| other == line), "{line} in {page}");
+        };
+        let (queue, shutdown) = (Queue::new(), Shutdown::new());
+        queue.add("a");
+        queue.set_name("counted");
+        queue.set_name("renamed");
+        queue.add("a");
+        queue.add("b");
+        clock::sleep(Duration::from_secs(3)).await;
+        let key = queue.next(&shutdown).await.unwrap();
+        // It is processed and waits again.
+        queue.add(key);
+        clock::sleep(Duration::from_secs(2)).await;
+        has("workqueue_adds_total{name=\"counted\"} 3");
+        has("workqueue_depth{name=\"counted\"} 2");
+        has("workqueue_queue_duration_seconds_sum{name=\"counted\"} 3");
+        has("workqueue_unfinished_work_seconds{name=\"counted\"} 2");
+        has("workqueue_longest_running_processor_seconds{name=\"counted\"} 2");
+        assert_eq!(metrics::WORK_DURATION.read(NAME), 0.0);
+        queue.done(&key);
+        queue.add_after(key, Duration::from_secs(1));
+        queue.add_rate_limited(key);
+        has("workqueue_work_duration_seconds_sum{name=\"counted\"} 2");
+        has("workqueue_retries_total{name=\"counted\"} 2");
+        drop(queue);
+        assert!(!page().contains("workqueue_depth{name=\"counted\"}"), "it is gone");
     }
 }

@@ -142,6 +142,7 @@ impl Controller {
         let controller = Arc::new(self);
         controller.listen();
         let queue = controller.queue.clone();
+        queue.set_name(crate::framework::queue_names::of(CONTROLLER));
         run_workers(tasks, CONTROLLER, WORKERS, &queue, move |item| {
             let controller = Arc::clone(&controller);
             async move {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use base::Tasks;
 use client::{Action, Change, Error, Informer, Queue, run_workers};
 
+use super::queue_names;
+
 /// Namespace (empty when cluster-scoped) and name.
 pub(crate) type Key = (String, String);
 
@@ -70,6 +72,7 @@ impl Keyed {
         R: Future<Output = Result<Action, E>> + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
+        self.queue.set_name(queue_names::of(name));
         let (synced, reconcile) = (Arc::new(self.synced), Arc::new(reconcile));
         run_workers(tasks, name, workers, &self.queue, move |key: Key| {
             let (synced, reconcile) = (Arc::clone(&synced), Arc::clone(&reconcile));

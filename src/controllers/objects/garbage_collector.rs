@@ -72,6 +72,7 @@ pub(crate) fn start(context: &Context) {
         Ok::<(), Infallible>(())
     });
     let queue = collector.queue.clone();
+    queue.set_name(crate::framework::queue_names::of(CONTROLLER));
     run_workers(&context.tasks, CONTROLLER, WORKERS, &queue, move |uid: String| {
         let collector = Arc::clone(&collector);
         async move { collector.attend(&uid).await }

@@ -94,6 +94,7 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     let engine =
         Arc::new(Engine { owners, pods, control: PodControl { client, recorder }, expectations });
     let informers = (engine.owners.clone(), engine.pods.clone());
+    queue.set_name(crate::framework::queue_names::of(K::CONTROLLER));
     run_workers(&context.tasks, K::CONTROLLER, WORKERS, &queue, move |key: (String, String)| {
         let (engine, informers) = (Arc::clone(&engine), informers.clone());
         async move {
