@@ -24,5 +24,10 @@ pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;
 
 /// The metrics of the controllers, by controller, in the order in which they are rendered.
-pub static METRICS: [&[&base::metrics::Family]; 2] =
-    [&storage::attach_detach::metrics::ALL, &devices::metrics::ALL];
+pub static METRICS: [&[&base::metrics::Family]; 5] = [
+    &storage::attach_detach::metrics::ALL,
+    &devices::metrics::ALL,
+    &network::endpointslice::metrics::ALL,
+    &workloads::job::metrics::ALL,
+    &nodes::node_lifecycle::metrics::ALL,
+];

@@ -1,6 +1,7 @@
 //! EndpointSlices: the endpoints of every Service with a selector, at most 100 per slice.
 
 mod hints;
+pub(crate) mod metrics;
 mod topology;
 mod trigger_times;
 
@@ -338,7 +339,8 @@ impl Controller {
         for slice in plan.create.iter_mut().chain(&mut plan.update) {
             trigger_times::annotate(slice, trigger);
         }
-        let outcome = self.apply(namespace, plan).await;
+        metrics::planned(&service, &plan);
+        let outcome = metrics::synced(self.apply(namespace, plan).await);
         if let Err(error) = &outcome {
             if !error.is_namespace_terminating() {
                 let text = format!(

@@ -2,6 +2,7 @@
 
 mod decide;
 mod flag_taints;
+pub(crate) mod metrics;
 mod node_health;
 mod tunnel_health;
 

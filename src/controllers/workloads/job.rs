@@ -2,6 +2,7 @@
 
 pub(crate) mod fields;
 mod indexes;
+pub(crate) mod metrics;
 mod plan;
 mod policy;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use api::k8s::api::batch::v1::{Job, JobSpec, JobStatus};
 use api::k8s::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
+use base::clock;
 use client::events::EventType;
 use client::{
     Action, Change, Error, Expectations, Informer, Patch, controller_of, meta, owner_reference,
@@ -209,7 +211,7 @@ impl Controller {
         pods: Vec<Pod>,
         satisfied: bool,
     ) -> Result<Action, Error> {
-        let now = Timestamp::now();
+        let (began, now) = (clock::now(), Timestamp::now());
         let mut status = job.status.clone().unwrap_or_default();
         status.uncounted_terminated_pods.get_or_insert_default();
         if status.start_time.is_none() && !is_suspended(spec) {
@@ -241,7 +243,9 @@ impl Controller {
         status.active = Some(active).filter(|n| *n != 0);
         status.ready = i32::try_from(ready).ok();
         status.terminating = Some(view.terminating() + i32::try_from(deleted.len()).unwrap_or(0));
-        self.count(key, job, &view, status, finished).await?;
+        let outcome = self.count(key, job, &view, status, finished).await.and(outcome);
+        let action = metrics::action(satisfied, created > 0, !deleted.is_empty());
+        metrics::synced(job, action, began, outcome.is_ok());
         outcome?;
         Ok(again.map_or(Action::Done, |seconds| {
             Action::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(0).max(1)))
@@ -306,6 +310,7 @@ impl Controller {
     }
 
     fn tell_end(&self, job: &Job, last: &api::k8s::api::batch::v1::JobCondition) {
+        metrics::finished(job, last);
         let recorder = &self.control.recorder;
         if last.type_ != "Complete" {
             let reason = last.reason.as_deref().unwrap_or_default();
@@ -327,8 +332,10 @@ impl Controller {
     }
 
     async fn write(&self, key: &str, job: &mut Job, status: &JobStatus) -> Result<(), Error> {
-        job.status = Some(status.clone());
-        let written = self.control.client.update_status(job).await?;
+        let new = Job { status: Some(status.clone()), ..job.clone() };
+        let written = self.control.client.update_status(&new).await?;
+        metrics::pods_counted(job, status);
+        job.status = new.status;
         job.metadata = written.metadata;
         let version = job.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         self.remember(key, |m| m.written = version.unwrap_or(0));

@@ -9,6 +9,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 
 use super::decide::{self, Member, Zone};
+use super::metrics;
 use crate::framework::nodes;
 use crate::nodes::node_lifecycle::tunnel_health::{TunnelHealth, Verdict};
 
@@ -140,6 +141,7 @@ impl NodeHealth {
         let state = |zones: &BTreeMap<String, (Zone, usize)>| {
             zones.iter().map(|(name, (zone, _))| (name.clone(), *zone)).collect::<Vec<_>>()
         };
+        metrics::set_zones(self.zones.keys().chain(zones.keys()), members);
         let changed = state(&self.zones) != state(&zones);
         self.zones = zones;
         if changed { self.reports.keys().cloned().collect() } else { Vec::new() }
@@ -178,6 +180,7 @@ impl NodeHealth {
         match self.next.get(&zone) {
             Some(next) if *next > now => (None, Some(*next - now)),
             Some(_) | None => {
+                metrics::EVICTIONS.inc(&[&zone]);
                 self.next.insert(zone, now + Duration::from_secs_f64(1.0 / rate));
                 (Some(wanted), None)
             }
