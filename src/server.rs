@@ -27,6 +27,7 @@ pub mod status;
 pub(crate) mod store_identity;
 mod supervisor_api;
 mod supervisor_metrics;
+mod token_uses;
 mod virtual_addresses;
 
 use std::sync::{Arc, OnceLock};

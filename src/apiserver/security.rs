@@ -16,7 +16,7 @@ use crate::admission::{self, Operation, Plugin};
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::issuer::TokenIssuer;
 use crate::authn::jws::{BadKey, PublicKey, SigningKey};
-use crate::authn::secret_token::SecretTokens;
+use crate::authn::secret_token::{SecretTokens, TokenUses};
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{self, Issuers, TokenAuthenticator, TokenWebhook, Union, impersonate};
@@ -85,24 +85,28 @@ pub struct Security {
     pub issuer: Arc<Issuer>,
     /// The access to webhooks.
     pub callout: Callout,
+    /// The uses of tokens in Secrets, for the labels of the Secrets.
+    pub token_uses: TokenUses,
     policies: admission::policies::Sources,
     webhooks: admission::webhooks::Sources,
 }
 
-/// The authenticators of the cluster's own tokens.
+/// The authenticators of the cluster's own tokens, and the uses of tokens in Secrets.
 fn own_tokens(
     lookup: &Arc<dyn Lookup>,
     tokens: Vec<(String, User)>,
     accounts: ServiceAccounts,
     audiences: Vec<String>,
     keys: Vec<PublicKey>,
-) -> Vec<Arc<dyn TokenAuthenticator>> {
-    vec![
+) -> (Vec<Arc<dyn TokenAuthenticator>>, TokenUses) {
+    let (secrets, uses) = SecretTokens::new(Arc::clone(lookup), audiences, keys);
+    let all: Vec<Arc<dyn TokenAuthenticator>> = vec![
         Arc::new(StaticTokens::new(tokens)),
         Arc::new(accounts),
-        Arc::new(SecretTokens::new(Arc::clone(lookup), audiences, keys)),
+        Arc::new(secrets),
         Arc::new(BootstrapTokens::new(Arc::clone(lookup))),
-    ]
+    ];
+    (all, uses)
 }
 
 /// Combines the authenticators of the cluster's own `tokens` with those of the configuration.
@@ -141,7 +145,8 @@ impl Security {
             issuer.public_keys(),
         );
         let keys = issuer.public_keys();
-        let own = own_tokens(&lookup, settings.tokens, accounts, audiences.clone(), keys);
+        let (own, token_uses) =
+            own_tokens(&lookup, settings.tokens, accounts, audiences.clone(), keys);
         let authenticator = Arc::new(
             authenticator(own, &settings.authentication, &audiences, &settings.callout)
                 .with_masters_by_token(!settings.hardened),
@@ -177,6 +182,7 @@ impl Security {
                 ],
             ),
             callout: settings.callout,
+            token_uses,
             policies,
             webhooks,
             reviews: Arc::new(Reviews::new(

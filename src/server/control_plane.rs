@@ -88,7 +88,7 @@ pub(crate) async fn start(config: &Config, tasks: &TaskSets) -> Result<ControlPl
         config,
         &certs,
         &layer,
-        &security,
+        security,
         &connections,
         resource_metrics.as_ref(),
         tasks,

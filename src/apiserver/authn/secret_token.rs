@@ -7,8 +7,12 @@ use api::Object;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use super::jws::{self, BadKey, PublicKey, SignatureError, SigningKey};
 use super::{AudienceError, ReadError, TokenAuthenticator, TokenError, TokenIdentity};
@@ -20,6 +24,10 @@ use lookup::Lookup;
 const ISSUER: &str = "kubernetes/serviceaccount";
 /// The label of a Secret whose token is no longer accepted.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+/// The label with the last day on which a token was used, in UTC.
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// Uses of tokens that wait for their labels; further ones are not recorded until the next request.
+const USES_MAX: usize = 64;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -138,18 +146,53 @@ pub enum SecretTokenError {
     },
 }
 
+/// The use of a token whose Secret does not have today's label yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenUse {
+    /// The namespace of the Secret.
+    pub namespace: String,
+    /// The name of the Secret.
+    pub secret: String,
+    /// The merge patch that labels the Secret.
+    pub patch: Value,
+}
+
+impl TokenUse {
+    /// `None` if the label `last_used` of the Secret is of today or, by the clock of another
+    /// server, of tomorrow.
+    fn new(claims: &Claims, uid: &str, last_used: &str, now: Timestamp) -> Option<Self> {
+        let day = |time: Timestamp| time.to_zoned(TimeZone::UTC).date().to_string();
+        let tomorrow = now.checked_add(SignedDuration::from_hours(24)).ok()?;
+        let (today, tomorrow) = (day(now), day(tomorrow));
+        (last_used != today && last_used != tomorrow).then(|| Self {
+            namespace: claims.namespace.clone(),
+            secret: claims.secret.clone(),
+            patch: json!({"metadata": {"uid": uid, "labels": {LAST_USED: today}}}),
+        })
+    }
+}
+
+/// The receiving end of [`TokenUse`]s.
+pub type TokenUses = mpsc::Receiver<TokenUse>;
+
 /// Verifies the tokens of Secrets.
 pub struct SecretTokens {
     lookup: Arc<dyn Lookup>,
     audiences: Vec<String>,
     keys: Vec<PublicKey>,
+    uses: mpsc::Sender<TokenUse>,
 }
 
 impl SecretTokens {
     /// Creates the authenticator. These tokens name no audience: they are valid for `audiences`,
-    /// the API server's own.
-    pub fn new(lookup: Arc<dyn Lookup>, audiences: Vec<String>, keys: Vec<PublicKey>) -> Self {
-        Self { lookup, audiences, keys }
+    /// the API server's own. Whoever receives the uses of tokens labels their Secrets.
+    pub fn new(
+        lookup: Arc<dyn Lookup>,
+        audiences: Vec<String>,
+        keys: Vec<PublicKey>,
+    ) -> (Self, TokenUses) {
+        let (uses, receiver) = mpsc::channel(USES_MAX);
+        (Self { lookup, audiences, keys, uses }, receiver)
     }
 
     async fn check(&self, token: &str, claims: &Claims) -> Result<(), SecretTokenError> {
@@ -169,6 +212,12 @@ impl SecretTokens {
             return Err(SecretTokenError::Mismatch);
         }
         let service_account = self.account(claims).await?;
+        if let Some(token_use) =
+            TokenUse::new(claims, &secret.uid, &secret.last_used, Timestamp::now())
+        {
+            // A use that finds the channel full is recorded with the next request.
+            let _ = self.uses.try_send(token_use);
+        }
         if secret.is_marked_invalid {
             metrics::INVALID_TOKENS.inc(&[]);
             let key = "authentication.k8s.io/legacy-token-invalidated";
@@ -245,6 +294,9 @@ struct ObjectFields {
     is_deleting: bool,
     /// Whether the Secret has the label [`INVALID_SINCE`].
     is_marked_invalid: bool,
+    /// The value of the label [`LAST_USED`]; empty without it.
+    last_used: String,
+    uid: Arc<str>,
     token: Vec<u8>,
 }
 
@@ -252,10 +304,12 @@ impl ObjectFields {
     fn of(object: &Object) -> Option<Self> {
         let value = object.value().ok()?;
         let token = api::value::str_in(&value, &["data", "token"]);
+        let label = |name| api::value::str_in(&value, &["metadata", "labels", name]);
         Some(Self {
             is_deleting: value.pointer("/metadata/deletionTimestamp").is_some(),
-            is_marked_invalid: !api::value::str_in(&value, &["metadata", "labels", INVALID_SINCE])
-                .is_empty(),
+            is_marked_invalid: !label(INVALID_SINCE).is_empty(),
+            last_used: label(LAST_USED).to_owned(),
+            uid: Arc::clone(&object.uid),
             token: STANDARD.decode(token).ok()?,
         })
     }
@@ -310,7 +364,6 @@ impl SecretTokens {
 mod tests {
     use super::*;
     use lookup::testing::Fixed;
-    use serde_json::json;
 
     #[tokio::test]
     async fn a_token_is_valid_while_its_secret_contains_it() {
@@ -322,7 +375,7 @@ mod tests {
             json!({"metadata": {"name": "bot", "namespace": "shop", "uid": "u1"}}),
         )]);
         let keys = vec![SigningKey::from_pem(&pem).unwrap().public().clone()];
-        let tokens =
+        let (tokens, mut uses) =
             SecretTokens::new(Arc::clone(&lookup) as Arc<dyn Lookup>, vec!["own".into()], keys);
         let rejection = async |token: &str| {
             tokens.authenticate_token(token, &[]).await.unwrap_err().to_string()
@@ -336,6 +389,9 @@ mod tests {
         let identity = tokens.authenticate_token(&token, &[]).await.unwrap().unwrap();
         assert_eq!(identity.user.name, "system:serviceaccount:shop:bot");
         assert_eq!(identity.audiences, ["own"]);
+        let token_use = uses.try_recv().unwrap();
+        assert_eq!((&*token_use.namespace, &*token_use.secret), ("shop", "bot-token"));
+        assert_eq!(token_use.patch["metadata"]["uid"], "s");
         assert!(tokens.authenticate_token(&token, &["other".into()]).await.is_err());
         lookup.break_reads(&lookup::SECRETS);
         assert_eq!(
@@ -345,11 +401,29 @@ mod tests {
         lookup.restore_reads();
         lookup.put(&lookup::SECRETS, secret(&token, json!({INVALID_SINCE: "2026-01-01"})));
         assert!(tokens.authenticate_token(&token, &[]).await.is_err());
+        assert!(uses.try_recv().is_ok(), "the rejected token is in use");
         lookup.put(&lookup::SECRETS, secret("another", json!({})));
         assert_eq!(rejection(&token).await, "Token does not match server's copy");
         // A token of another issuer is not handled here.
         let foreign = Claims { iss: "https://other".into(), ..Claims::default() };
         let foreign = SigningKey::from_pem(&pem).unwrap().sign(&foreign).unwrap();
         assert!(tokens.authenticate_token(&foreign, &[]).await.unwrap().is_none());
+    }
+    #[test]
+    fn a_use_is_recorded_once_a_day() {
+        let claims =
+            Claims { namespace: "shop".into(), secret: "bot-token".into(), ..Claims::default() };
+        let now = "2026-01-31T23:59:59Z".parse().unwrap();
+        for (last_used, is_recorded) in [
+            ("", true),
+            ("2026-01-30", true),
+            ("2026-01-31", false),
+            ("2026-02-01", false),
+            ("2026-02-02", true),
+        ] {
+            let patch = TokenUse::new(&claims, "u", last_used, now).map(|found| found.patch);
+            let want = json!({"metadata": {"uid": "u", "labels": {LAST_USED: "2026-01-31"}}});
+            assert_eq!(patch, is_recorded.then_some(want), "{last_used}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use lookup::Lookup;
 use super::{ObjectLayer, TaskSets};
 use crate::error_catalogue::{CommandError, DATA_DIR, SERVER_STOPPED};
 use crate::server::config::{Config, apiserver_arg_error};
+use crate::server::token_uses;
 
 /// Builds the API server and loads roles, bindings and APIServices.
 ///
@@ -24,7 +25,7 @@ pub(crate) async fn build_api_server(
     config: &Config,
     certs: &ServerCerts,
     layer: &ObjectLayer,
-    security: &Security,
+    security: Security,
     connections: &Arc<Nodes>,
     resource_metrics: Option<&Arc<resource_metrics::Store>>,
     tasks: &TaskSets,
@@ -63,6 +64,7 @@ pub(crate) async fn build_api_server(
         .aggregate(&aggregation)
         .await
         .map_err(|e| SERVER_STOPPED.error(format!("APIServices cannot be loaded: {e}")))?;
+    token_uses::start(security.token_uses, &server, &tasks.api);
     Ok(server)
 }
 
