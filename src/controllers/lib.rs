@@ -15,6 +15,7 @@ mod storage;
 mod workloads;
 
 pub use all::start;
+pub use auth::legacy_token_tracking;
 pub use framework::context::{
     ClientFor, Config, Context, FastLoss, PortKey, Protocol, QuotaUsage, ReservedPort, Tunnel,
     Tunnels,

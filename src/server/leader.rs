@@ -48,6 +48,7 @@ pub(super) fn start(
             hold_lease(manager(), MANAGER_AGENT);
         }
         let apiserver = clients.client(User::apiserver(), APISERVER_AGENT);
+        controllers::legacy_token_tracking::start(tasks, &informers, apiserver.clone());
         controllers::autoregister::start(tasks, &informers, apiserver);
         if config.helm_controller {
             let user = User::authenticated(helm::controller::USER, &[]);

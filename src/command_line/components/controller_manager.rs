@@ -84,6 +84,7 @@ pub const CONTROLLER_MANAGER: Component = Component {
         ("leader-elect-lease-duration", NoEffect(LEADER)),
         ("leader-elect-renew-deadline", NoEffect(LEADER)),
         ("leader-elect-retry-period", NoEffect(LEADER)),
+        ("legacy-service-account-token-clean-up-period", Value),
         ("logging-format", Fixed("text", "kube-lite writes text lines")),
         ("min-resync-period", NoEffect(EVENTS)),
         ("namespace-sync-period", NoEffect(EVENTS)),

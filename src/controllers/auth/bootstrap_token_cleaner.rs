@@ -10,8 +10,12 @@ use client::{Action, Change, DeleteOptions};
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 
-const NAMESPACE: &str = "kube-system";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
+/// The namespace of bootstrap tokens.
+pub(super) const NAMESPACE: &str = "kube-system";
+/// The names of their Secrets, before the ID of the token.
+pub(super) const PREFIX: &str = "bootstrap-token-";
+/// The type of their Secrets.
+pub(super) const TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
@@ -21,8 +25,7 @@ pub(crate) fn start(context: &Context) {
     keyed.watches(&secrets, |change| match change {
         Change::Deleted(_) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => {
-            let token =
-                &*o.key.namespace == NAMESPACE && o.key.name.starts_with("bootstrap-token-");
+            let token = &*o.key.namespace == NAMESPACE && o.key.name.starts_with(PREFIX);
             let key = || (o.key.namespace.to_string(), o.key.name.to_string());
             token.then(key).into_iter().collect()
         }
@@ -48,14 +51,19 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
+/// How long a bootstrap token is valid.
 #[derive(Debug, PartialEq, Eq)]
-enum TokenLifetime {
+pub(super) enum TokenLifetime {
+    /// It has no expiration.
     Endless,
+    /// For this time.
     For(Duration),
+    /// It has expired.
     Over,
 }
 
-fn lifetime(secret: &Secret, now: Timestamp) -> TokenLifetime {
+/// How long the token of a Secret is valid from `now` on.
+pub(super) fn lifetime(secret: &Secret, now: Timestamp) -> TokenLifetime {
     let Some(text) = secret.data.as_ref().and_then(|d| d.get("expiration")) else {
         return TokenLifetime::Endless;
     };

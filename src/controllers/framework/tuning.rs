@@ -13,6 +13,9 @@ pub struct Tuning {
     pub terminated_pods: usize,
     /// `--cluster-signing-duration`: default and maximum validity of signed certificates.
     pub signing_duration: Duration,
+    /// `--legacy-service-account-token-clean-up-period`: how long a generated service account token
+    /// is unused until it becomes invalid, and how long it is invalid until it is deleted.
+    pub legacy_token_clean_up: Duration,
     /// `--node-cidr-mask-size-ipv4` and `--node-cidr-mask-size-ipv6`.
     pub node_masks: (u8, u8),
     /// False with `--disable-force-detach-on-timeout`: a volume stays attached to a node that is
@@ -29,6 +32,7 @@ impl Default for Tuning {
             node_startup_grace: Duration::from_secs(60),
             terminated_pods: 12_500,
             signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
+            legacy_token_clean_up: Duration::from_secs(365 * 24 * 60 * 60),
             node_masks: (24, 64),
             force_detach_on_timeout: true,
             autoscaling: Autoscaling::default(),

@@ -20,61 +20,12 @@ use crate::error_catalogue::CommandError;
 /// (upstream's `NewCIDRSet`).
 const NODE_BITS_MAX: u8 = 16;
 
-/// Upstream's former names of controllers.
-const ALIASES: &[(&str, &str)] = &[
-    ("attachdetach", "persistentvolume-attach-detach-controller"),
-    ("clusterrole-aggregation", "clusterrole-aggregation-controller"),
-    ("cronjob", "cronjob-controller"),
-    ("csrapproving", "certificatesigningrequest-approving-controller"),
-    ("csrcleaner", "certificatesigningrequest-cleaner-controller"),
-    ("csrsigning", "certificatesigningrequest-signing-controller"),
-    ("daemonset", "daemonset-controller"),
-    ("deployment", "deployment-controller"),
-    ("disruption", "disruption-controller"),
-    ("endpoint", "endpoints-controller"),
-    ("endpointslice", "endpointslice-controller"),
-    ("endpointslicemirroring", "endpointslice-mirroring-controller"),
-    ("ephemeral-volume", "ephemeral-volume-controller"),
-    ("garbagecollector", "garbage-collector-controller"),
-    ("horizontalpodautoscaling", "horizontal-pod-autoscaler-controller"),
-    ("job", "job-controller"),
-    ("namespace", "namespace-controller"),
-    ("nodeipam", "node-ipam-controller"),
-    ("nodelifecycle", "node-lifecycle-controller"),
-    ("persistentvolume-binder", "persistentvolume-binder-controller"),
-    ("persistentvolume-expander", "persistentvolume-expander-controller"),
-    ("podgc", "pod-garbage-collector-controller"),
-    ("pv-protection", "persistentvolume-protection-controller"),
-    ("pvc-protection", "persistentvolumeclaim-protection-controller"),
-    ("replicaset", "replicaset-controller"),
-    ("replicationcontroller", "replicationcontroller-controller"),
-    ("resource-claim-controller", "resourceclaim-controller"),
-    ("resourcequota", "resourcequota-controller"),
-    ("root-ca-cert-publisher", "root-ca-certificate-publisher-controller"),
+/// The controllers of cloud-controller-manager, which kube-controller-manager once had, by their
+/// names and former names.
+const CLOUD: &[(&str, &str)] = &[
+    ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
+    ("route", "node-route-controller"),
     ("service", "service-lb-controller"),
-    ("serviceaccount", "serviceaccount-controller"),
-    ("serviceaccount-token", "serviceaccount-token-controller"),
-    ("statefulset", "statefulset-controller"),
-    ("svm", "storage-version-migrator-controller"),
-    ("tokencleaner", "token-cleaner-controller"),
-    ("ttl", "ttl-controller"),
-    ("ttl-after-finished", "ttl-after-finished-controller"),
-];
-
-/// Controllers of upstream that kube-lite does not have: switching them off changes nothing.
-const ABSENT: &[&str] = &[
-    "bootstrap-signer-controller",
-    "bootstrapsigner",
-    "cloud-node-lifecycle-controller",
-    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
-    "legacy-service-account-token-cleaner",
-    "legacy-serviceaccount-token-cleaner-controller",
-    "node-route-controller",
-    "podgroup-protection-controller",
-    "resourcepoolstatusrequest-controller",
-    "selinux-warning-controller",
-    "storage-version-gc",
-    "storageversion-garbage-collector-controller",
 ];
 
 /// The controllers that upstream does not have; `--disable=local-storage` switches them off.
@@ -137,6 +88,7 @@ fn tuning(manager: &Arguments, clusters: &[Cidr]) -> Result<Tuning, CommandError
     let startup_grace = manager.duration("node-startup-grace-period", SECOND)?;
     let terminated = manager.number::<i32>("terminated-pod-gc-threshold", i32::MIN..=i32::MAX)?;
     let signing = manager.duration("cluster-signing-duration", SECOND)?;
+    let legacy = manager.duration("legacy-service-account-token-clean-up-period", SECOND)?;
     let keeps_attached = manager.boolean("disable-force-detach-on-timeout")?;
     Ok(Tuning {
         node_monitor_grace: grace.unwrap_or(default.node_monitor_grace),
@@ -147,6 +99,7 @@ fn tuning(manager: &Arguments, clusters: &[Cidr]) -> Result<Tuning, CommandError
             Some(n) => usize::try_from(n).ok().filter(|n| *n > 0).unwrap_or(usize::MAX),
         },
         signing_duration: signing.unwrap_or(default.signing_duration),
+        legacy_token_clean_up: legacy.unwrap_or(default.legacy_token_clean_up),
         node_masks: node_masks(manager, clusters, default.node_masks)?,
         force_detach_on_timeout: keeps_attached.map_or(default.force_detach_on_timeout, |is| !is),
         autoscaling: autoscaling(manager)?,
@@ -212,39 +165,40 @@ fn node_masks(
     Ok((v4.unwrap_or(default.0), v6.unwrap_or(default.1)))
 }
 
-/// The controllers that `controllers` switches off: `*` is all, `-name` none of that name, and
-/// without `*` only the named ones run.
+/// The canonical name of a controller that `controllers` may name, of kube-lite or of upstream.
+fn canonical(name: &str) -> Option<&'static str> {
+    let own = controllers::all::ALL.iter().map(|(known, _)| *known).find(|known| *known == name);
+    let upstream = || controllers::all::upstream().find(|one| one.matches(name));
+    let cloud = || CLOUD.iter().find(|(former, known)| *former == name || *known == name);
+    own.or_else(|| upstream().map(|one| one.name)).or_else(|| cloud().map(|(_, known)| *known))
+}
+
+/// The controllers that `controllers` switches off (`IsControllerEnabled`): `name` and `-name`
+/// decide about one, the first of them; `*` stands for those that run by default, and without `*`
+/// only the named ones run.
 fn disabled(manager: &Arguments) -> Result<Vec<String>, CommandError> {
     let given = manager.values("controllers");
     let items: Vec<&str> = given.iter().flat_map(|list| list.split(',')).map(str::trim).collect();
-    if items.is_empty() {
-        return Ok(Vec::new());
-    }
+    let is_all = items.is_empty() || items.contains(&"*");
     let names = || controllers::all::ALL.iter().map(|(name, _)| *name);
-    let canonical = |name: &str| {
-        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, name)| *name);
-        names().find(|known| *known == alias.unwrap_or(name))
-    };
-    let (mut on, mut off, mut is_all) = (Vec::new(), Vec::new(), false);
-    for item in items {
-        let (name, is_off) = item.strip_prefix('-').map_or((item, false), |name| (name, true));
-        match canonical(name) {
-            _ if item == "*" => is_all = true,
-            Some(name) if is_off => off.push(name),
-            Some(name) => on.push(name),
-            None if ABSENT.contains(&name) && is_off => {}
-            None if ABSENT.contains(&name) => {
-                let why = format!("{name} is not part of kube-lite; remove it");
-                return Err(manager.invalid("controllers", why));
-            }
-            None => {
-                let why = format!("{name:?} is not in the list of known controllers");
-                return Err(manager.invalid("controllers", why));
-            }
+    let mut named = Vec::new();
+    for item in items.into_iter().filter(|item| *item != "*") {
+        let (name, is_on) = item.strip_prefix('-').map_or((item, true), |name| (name, false));
+        let Some(known) = canonical(name) else {
+            let why = format!("{name:?} is not in the list of known controllers");
+            return Err(manager.invalid("controllers", why));
+        };
+        if is_on && !names().any(|own| own == known) {
+            let why = format!("{name} is not part of kube-lite; remove it");
+            return Err(manager.invalid("controllers", why));
         }
+        named.push((known, is_on));
     }
-    let runs =
-        |name: &str| (is_all || on.contains(&name) || OWN.contains(&name)) && !off.contains(&name);
+    let runs = |name: &str| {
+        let first = named.iter().find(|(known, _)| *known == name);
+        let by_default = is_all && !controllers::all::OFF_BY_DEFAULT.contains(&name);
+        first.map_or(by_default || OWN.contains(&name), |(_, is_on)| *is_on)
+    };
     Ok(names().filter(|name| !runs(name)).map(str::to_owned).collect())
 }
 
@@ -314,10 +268,16 @@ mod tests {
             parse(&[&format!("controllers={list}")], &["10.42.0.0/16"])
                 .map(|settings| settings.disabled_controllers)
         };
-        assert_eq!(disabled("*,-ttl,-bootstrapsigner").unwrap(), ["ttl-controller"]);
+        let signer = "bootstrap-signer-controller";
+        assert_eq!(parse(&[], &["10.42.0.0/16"]).unwrap().disabled_controllers, [signer]);
+        assert_eq!(disabled("*,-ttl,-route").unwrap(), [signer, "ttl-controller"]);
         let attach_detach = "persistentvolume-attach-detach-controller";
-        assert_eq!(disabled("*,-attachdetach").unwrap(), [attach_detach]);
-        assert_eq!(disabled("*,tokencleaner").unwrap(), Vec::<String>::new());
+        assert_eq!(disabled("*,-attachdetach").unwrap(), [attach_detach, signer]);
+        assert_eq!(disabled("*,tokencleaner").unwrap(), [signer]);
+        assert_eq!(disabled("*,bootstrapsigner").unwrap(), Vec::<String>::new());
+        // The first mention decides.
+        assert_eq!(disabled("bootstrapsigner,-bootstrap-signer-controller,*").unwrap().len(), 0);
+        assert_eq!(disabled("-ttl-controller,ttl,*").unwrap(), [signer, "ttl-controller"]);
         let only = disabled("deployment").unwrap();
         assert_eq!(only.len(), controllers::all::ALL.len() - 3);
         assert!(
@@ -326,10 +286,10 @@ mod tests {
                 .any(|name| name == "deployment-controller" || OWN.contains(&name.as_str()))
         );
         assert!(disabled("*,nope").unwrap_err().contains("is not in the list of known"));
-        assert!(disabled("*,bootstrapsigner").unwrap_err().contains("is not part of kube-lite"));
-        // Each alias names a controller that exists.
-        for (alias, name) in ALIASES {
-            assert!(controllers::all::ALL.iter().any(|(known, _)| known == name), "{alias}");
+        for absent in ["selinux-warning-controller", "storage-version-gc", "route"] {
+            let error = disabled(&format!("*,{absent}")).unwrap_err();
+            assert!(error.contains("is not part of kube-lite"), "{error}");
+            assert_eq!(disabled(&format!("*,-{absent}")).unwrap(), [signer], "{absent}");
         }
     }
 }

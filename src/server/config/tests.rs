@@ -63,7 +63,12 @@ fn disabled_components_do_not_run() {
         config(&["--disable=gateway-api-crd,local-storage", "--disable=servicelb"]).unwrap();
     assert!(
         config.disabled_controllers
-            == ["service-lb-controller", "local-driver", "local-path-provisioner"]
+            == [
+                "bootstrap-signer-controller",
+                "service-lb-controller",
+                "local-driver",
+                "local-path-provisioner"
+            ]
             && config.cluster.no_service_lb
             && !config.cluster.cluster_dns.is_empty()
             && config.disabled.contains("gateway-api-crd")
