@@ -185,7 +185,7 @@ pub struct SecretTokens {
 
 impl SecretTokens {
     /// Creates the authenticator. These tokens name no audience: they are valid for `audiences`,
-    /// the API server's own. Whoever receives the uses of tokens labels their Secrets.
+    /// the API server's own. The receiver of the uses of tokens labels their Secrets.
     pub fn new(
         lookup: Arc<dyn Lookup>,
         audiences: Vec<String>,
