@@ -5,6 +5,7 @@
 //! the typed structs of `k8s-openapi`.
 
 pub mod codec;
+pub mod cron;
 pub mod csi_translation;
 pub mod custom;
 pub mod defaults;

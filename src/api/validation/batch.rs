@@ -5,4 +5,3 @@ mod indexes;
 pub mod job;
 mod job_policies;
 mod job_status;
-mod schedule;

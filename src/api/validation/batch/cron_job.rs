@@ -1,9 +1,10 @@
 //! Validation of cron jobs.
 
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::job::template_spec;
-use super::schedule;
+use crate::cron::{Schedule, load_location};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::numbers::all_non_negative;
 use crate::validation::one_of;
@@ -12,31 +13,17 @@ use crate::value::{at, get, str_at, str_in};
 /// Maximum length in bytes of a name. The controller appends eleven characters to form the names of
 /// jobs.
 const NAME_MAX: usize = 52;
+/// Maximum length of a part of the name of a time zone.
+const ZONE_PART_MAX: usize = 14;
 
-/// Validates the spec of a new or updated cron job.
-pub fn validate(object: &Value) -> ErrorList {
+/// Validates the spec of a new cron job, or of one that replaces `old`.
+pub fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = ErrorList::new();
-    let schedule = str_at(spec, "schedule");
-    if schedule.is_empty() {
-        errors.push(Error::required(&path.child("schedule"), ""));
-    } else if let Err(error) = schedule::check(schedule) {
-        errors.push(Error::invalid(&path.child("schedule"), schedule, error.to_string()));
-    }
-    if str_at(spec, "schedule").contains("TZ") {
-        let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-        errors.push(Error::invalid(&path.child("schedule"), str_at(spec, "schedule"), text));
-    }
+    let old = old.map(|old| get(old, "spec"));
+    let mut errors = schedule(spec, old, &path.child("schedule"));
     all_non_negative(spec, &["startingDeadlineSeconds"], &path, &mut errors);
-    if let Some(zone) = get(spec, "timeZone").as_str() {
-        let field = path.child("timeZone");
-        if zone.is_empty() {
-            errors.push(Error::invalid(&field, zone, "timeZone must be nil or non-empty string"));
-        } else if zone.eq_ignore_ascii_case("local") {
-            errors.push(Error::invalid(&field, zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"));
-        } else if jiff::tz::TimeZone::get(zone).is_err() {
-            errors.push(Error::invalid(&field, zone, format!("unknown time zone {zone}")));
-        }
+    if old.is_none_or(|old| get(old, "timeZone") != get(spec, "timeZone")) {
+        errors.extend(time_zone(spec, &path.child("timeZone")));
     }
     match str_at(spec, "concurrencyPolicy") {
         "" => errors.push(Error::required(&path.child("concurrencyPolicy"), "")),
@@ -70,9 +57,60 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
+/// Validates the schedule; a time zone in it is allowed while the old object has one
+/// (`validateScheduleFormat`).
+fn schedule(spec: &Value, old: Option<&Value>, field: &Path) -> ErrorList {
+    let text = str_at(spec, "schedule");
+    if text.is_empty() {
+        return vec![Error::required(field, "")];
+    }
+    let mut errors = ErrorList::new();
+    if let Err(error) = Schedule::parse(text, &TimeZone::UTC) {
+        errors.push(Error::invalid(field, text, error.to_string()));
+    }
+    let zone_allowed = old.is_some_and(|old| str_at(old, "schedule").contains("TZ"));
+    if text.contains("TZ") && !zone_allowed {
+        let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+        errors.push(Error::invalid(field, text, why));
+    } else if text.contains("TZ") && get(spec, "timeZone").is_string() {
+        let why = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+        errors.push(Error::invalid(field, text, why));
+    }
+    errors
+}
+
+/// Validates the time zone (`validateTimeZone`).
+fn time_zone(spec: &Value, field: &Path) -> ErrorList {
+    let Some(zone) = get(spec, "timeZone").as_str() else { return ErrorList::new() };
+    let invalid = |text: String| Error::invalid(field, zone, text);
+    if zone.is_empty() {
+        return vec![invalid("timeZone must be nil or non-empty string".into())];
+    }
+    let is_part = |part: &str| {
+        (1..=ZONE_PART_MAX).contains(&part.len())
+            && !matches!(part, "." | "..")
+            && !part.starts_with('-')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b))
+    };
+    if !zone.split('/').all(is_part) {
+        return vec![invalid(format!("unknown time zone {zone}"))];
+    }
+    let mut errors = ErrorList::new();
+    if zone.eq_ignore_ascii_case("local") {
+        errors.push(invalid(
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+                .into(),
+        ));
+    }
+    if let Err(error) = load_location(zone) {
+        errors.push(invalid(error.to_string()));
+    }
+    errors
+}
+
 /// Validates a new cron job, including the length of its name (`ValidateCronJobCreate`).
 pub fn validate_new(object: &Value) -> ErrorList {
-    let mut errors = validate(object);
+    let mut errors = validate(object, None);
     let name = str_in(object, &["metadata", "name"]);
     if name.len() > NAME_MAX {
         let text = format!("must be no more than {NAME_MAX} characters");
@@ -91,7 +129,7 @@ mod tests {
     fn the_selector_of_a_template_is_made_later() {
         let job = json!({"selector": {"matchLabels": {"app": "x"}}, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
         let cron = json!({"metadata": {"name": "cj"}, "spec": {"schedule": "*/5 * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": job}}});
-        let said: Vec<String> = validate(&cron).iter().map(ToString::to_string).collect();
+        let said: Vec<String> = validate(&cron, None).iter().map(ToString::to_string).collect();
         let text = "spec.jobTemplate.spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"x\"}}: `selector` will be auto-generated";
         assert!(said.iter().any(|one| one == text), "{said:?}");
     }

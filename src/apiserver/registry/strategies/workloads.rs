@@ -132,7 +132,7 @@ pub(super) const CRON_JOB: Rules = Rules {
         drop_scheduling(object.pointer_mut("/spec/jobTemplate/spec"), old);
     },
     validate: batch::cron_job::validate_new,
-    validate_change: |new, _| batch::cron_job::validate(new),
+    validate_change: |new, old| batch::cron_job::validate(new, Some(old)),
     ..Rules::BASE
 };
 
