@@ -5,9 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::cron;
 use base::{Kind, Tasks};
-use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,8 +22,8 @@ const PROBLEM: &str = "snapshots";
 /// When snapshots are due.
 #[derive(Debug, Clone)]
 pub(crate) enum Schedule {
-    /// A cron expression of five fields, or a nickname such as `@daily`.
-    Calendar(Box<Cron>),
+    /// A cron expression of five fields, or a nickname such as `@daily`, in the machine's time zone.
+    Calendar(Box<cron::Schedule>),
     /// `@every DURATION`: the interval since the start of the server or the last snapshot.
     Every(Duration),
 }
@@ -40,7 +39,7 @@ pub(crate) enum ScheduleError {
     TooShort,
     /// An invalid cron expression.
     #[error("is not a cron schedule: {0}")]
-    Cron(#[from] croner::errors::CronError),
+    Cron(#[from] cron::ScheduleError),
 }
 
 impl std::str::FromStr for Schedule {
@@ -54,20 +53,16 @@ impl std::str::FromStr for Schedule {
                 seconds => Ok(Self::Every(Duration::from_secs(seconds))),
             };
         }
-        let parser =
-            CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-        Ok(Self::Calendar(Box::new(parser.parse(text)?)))
+        let schedule = cron::Schedule::parse(text, &TimeZone::system())?;
+        Ok(Self::Calendar(Box::new(schedule)))
     }
 }
 
 impl Schedule {
     /// The first time after `at`; `None` if there is none, as for 30 February.
-    fn after(&self, at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    fn after(&self, at: Timestamp) -> Option<Timestamp> {
         match self {
-            Self::Calendar(cron) => {
-                let next = cron.find_next_occurrence(&at.to_zoned(zone.clone()), false);
-                next.ok().map(|next| next.timestamp())
-            }
+            Self::Calendar(schedule) => schedule.next(at),
             Self::Every(every) => at.checked_add(SignedDuration::try_from(*every).ok()?).ok(),
         }
     }
@@ -79,10 +74,9 @@ pub(crate) fn follow(snapshots: &Arc<Snapshots>, tasks: &Tasks) {
     let Some(schedule) = snapshots.settings.schedule.clone() else { return };
     let (snapshots, snapshot_tasks) = (Arc::clone(snapshots), tasks.clone());
     tasks.spawn(Kind::Critical, "snapshots", async move {
-        let zone = TimeZone::system();
         let mut last = Timestamp::now();
         loop {
-            let Some(due) = schedule.after(last, &zone) else {
+            let Some(due) = schedule.after(last) else {
                 // A critical task must not end before shutdown.
                 snapshot_tasks.shutdown().requested().await;
                 break;
@@ -174,15 +168,14 @@ mod tests {
 
     #[test]
     fn cron_expressions_and_intervals_give_the_next_time() {
-        let zone = TimeZone::UTC;
         let next = |schedule: &str, at: &str| {
             let schedule: Schedule = schedule.parse().unwrap();
-            schedule.after(at.parse().unwrap(), &zone).unwrap().to_string()
+            schedule.after(at.parse().unwrap()).unwrap().to_string()
         };
-        assert_eq!(next("0 */12 * * *", "2026-03-01T00:00:00Z"), "2026-03-01T12:00:00Z");
-        assert_eq!(next("0 */12 * * *", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
+        assert_eq!(next("TZ=UTC 0 */12 * * *", "2026-03-01T00:00:00Z"), "2026-03-01T12:00:00Z");
+        assert_eq!(next("TZ=UTC 0 */12 * * *", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
         assert_eq!(next("@every 90m", "2026-03-01T12:00:01Z"), "2026-03-01T13:30:01Z");
-        assert_eq!(next("@daily", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
+        assert_eq!(next("TZ=UTC @daily", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
         for invalid in ["", "0 */12 * *", "never", "@every 0s", "@every soon", "0 0 0 */12 * *"] {
             assert!(invalid.parse::<Schedule>().is_err(), "{invalid}");
         }
