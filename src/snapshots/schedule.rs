@@ -22,7 +22,8 @@ const PROBLEM: &str = "snapshots";
 /// When snapshots are due.
 #[derive(Debug, Clone)]
 pub(crate) enum Schedule {
-    /// A cron expression of five fields, or a nickname such as `@daily`, in the machine's time zone.
+    /// A cron expression of five fields, or a descriptor such as `@daily`, in the time zone of the
+    /// machine.
     Calendar(Box<cron::Schedule>),
     /// `@every DURATION`: the interval since the start of the server or the last snapshot.
     Every(Duration),
