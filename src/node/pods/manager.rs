@@ -60,6 +60,8 @@ pub(crate) struct PodManager {
     table: PodTable,
     informer: Informer<core::Pod>,
     statics: watch::Receiver<StaticPods>,
+    /// The static pods with a worker, for their mirror pods.
+    running_statics: watch::Sender<Vec<Arc<Pod>>>,
     dirty: Arc<DirtyPods>,
     /// Pods that ended here and still exist in the API.
     finished: HashSet<Arc<str>>,
@@ -75,7 +77,10 @@ impl PodManager {
     pub(crate) fn new(
         node: Arc<Node>,
         informer: Informer<core::Pod>,
-        statics: watch::Receiver<StaticPods>,
+        (statics, running_statics): (
+            watch::Receiver<StaticPods>,
+            watch::Sender<Vec<Arc<Pod>>>,
+        ),
     ) -> Self {
         let dirty = Arc::new(DirtyPods::default());
         let noted = Arc::clone(&dirty);
@@ -88,6 +93,7 @@ impl PodManager {
             table: PodTable::default(),
             informer,
             statics,
+            running_statics,
             dirty,
             finished: HashSet::new(),
             labels_reread: HashSet::new(),
@@ -339,6 +345,22 @@ impl PodManager {
             let api_uid = mirror.map(|m| m.uid.to_string());
             self.start_worker(DesiredPod { api_uid, rejection, ..DesiredPod::new(pod) });
         }
+        self.publish_running_statics();
+    }
+
+    /// Publishes the static pods with a worker, if they changed.
+    fn publish_running_statics(&self) {
+        let all = self.table.all().into_iter().map(|(pod, _)| pod);
+        let mut running: Vec<_> = all.filter(|pod| pod.origin == PodOrigin::Static).collect();
+        running.sort_by(|a, b| a.uid.cmp(&b.uid));
+        self.running_statics.send_if_modified(|published| {
+            let is_same = published.len() == running.len()
+                && published.iter().zip(&running).all(|(old, new)| Arc::ptr_eq(old, new));
+            if !is_same {
+                *published = running;
+            }
+            !is_same
+        });
     }
 
     /// Tells the worker of a static pod the uid of its mirror pod.

@@ -55,11 +55,27 @@ enum Action {
     Delete(MirrorPod),
 }
 
-/// Returns the actions after which each static pod has one mirror pod of its current content.
-/// Unless `is_complete`, a pod without a manifest may be in a source that was not read.
-fn actions(pods: &[Arc<Pod>], is_complete: bool, mirrors: &[MirrorPod]) -> Vec<Action> {
+/// The static pods that mirror pods represent.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    /// Those of the manifests.
+    pub(crate) wanted: watch::Receiver<StaticPods>,
+    /// Those that run here, also while they end.
+    pub(crate) running: watch::Receiver<Vec<Arc<Pod>>>,
+}
+
+/// Returns the actions after which each static pod has one mirror pod of its current content. A
+/// mirror pod of earlier content stays until its pod has ended here. Unless `is_complete`, a pod
+/// without a manifest may be in a source that was not read.
+fn actions(
+    pods: &[Arc<Pod>],
+    is_complete: bool,
+    running: &[Arc<Pod>],
+    mirrors: &[MirrorPod],
+) -> Vec<Action> {
     let is_unknown = |m: &MirrorPod| !is_complete && !pods.iter().any(|p| p.key == m.key);
-    let is_stale = |m: &MirrorPod| !is_unknown(m) && !pods.iter().any(|p| m.mirrors(p));
+    let has_pod = |m: &MirrorPod| pods.iter().chain(running).any(|p| m.mirrors(p));
+    let is_stale = |m: &MirrorPod| !is_unknown(m) && !has_pod(m);
     let stale = mirrors.iter().filter(|m| m.deleted || is_stale(m)).cloned();
     let missing = pods.iter().filter(|p| !mirrors.iter().any(|m| m.key == p.key)).cloned();
     stale.map(Action::Delete).chain(missing.map(Action::Create)).collect()
@@ -70,7 +86,7 @@ pub(crate) async fn run(
     client: Client,
     node_name: String,
     informer: Informer<core::Pod>,
-    mut pods: watch::Receiver<StaticPods>,
+    mut sources: Sources,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let changed = Arc::new(Notify::new());
@@ -87,13 +103,14 @@ pub(crate) async fn run(
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
     loop {
         let (wanted, is_complete) = {
-            let current = pods.borrow_and_update();
+            let current = sources.wanted.borrow_and_update();
             (current.pods(), current.is_complete())
         };
+        let running = sources.running.borrow_and_update().clone();
         let mirrors: Vec<MirrorPod> =
             informer.cache().list("").iter().filter_map(|o| MirrorPod::from_object(o)).collect();
         let mut failed = false;
-        for action in actions(&wanted, is_complete, &mirrors) {
+        for action in actions(&wanted, is_complete, &running, &mirrors) {
             if let Err(error) = apply(&client, &node_name, &action).await {
                 failed = true;
                 tracing::debug!(?action, %error, "cannot update mirror pod, retrying");
@@ -109,7 +126,8 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = changed.notified() => {}
-            changed_pods = pods.changed() => if changed_pods.is_err() { return Ok(()) },
+            is_open = sources.wanted.changed() => if is_open.is_err() { return Ok(()) },
+            is_open = sources.running.changed() => if is_open.is_err() { return Ok(()) },
         }
     }
 }
@@ -167,7 +185,7 @@ mod tests {
                 Action::Create(_) => 'c',
                 Action::Delete(_) => 'd',
             };
-            actions(pods, true, mirrors).iter().map(letter).collect()
+            actions(pods, true, &[], mirrors).iter().map(letter).collect()
         };
         assert_eq!(does(&pods, &[]), "c");
         assert_eq!(does(&pods, &[mirror("h", false)]), "");
@@ -176,7 +194,10 @@ mod tests {
         assert_eq!(does(&pods, &[mirror("h", true)]), "d");
         assert_eq!(does(&[], &[mirror("h", false)]), "d");
         // Its source may not have been read.
-        assert!(actions(&[], false, &[mirror("h", false)]).is_empty());
-        assert_eq!(actions(&pods, false, &[mirror("old", false)]).len(), 1);
+        assert!(actions(&[], false, &[], &[mirror("h", false)]).is_empty());
+        assert_eq!(actions(&pods, false, &[], &[mirror("old", false)]).len(), 1);
+        // The pod ends within its grace period.
+        assert!(actions(&[], true, &pods, &[mirror("h", false)]).is_empty());
+        assert_eq!(actions(&[], true, &pods, &[mirror("old", false)]).len(), 1);
     }
 }
