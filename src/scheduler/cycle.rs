@@ -34,8 +34,7 @@ pub(crate) struct Feasible {
 /// No node fits, or a plugin failed.
 pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, FitError> {
     let snapshot = &state.snapshot;
-    let known = known_nodes(snapshot.nodes);
-    let fit = FitError { nodes: known.len(), ..FitError::default() };
+    let fit = FitError { nodes: snapshot.nodes.len(), ..FitError::default() };
     if let Some(rejection) = state.rejection() {
         let error = rejection.is_error.then(|| {
             format!("running PreFilter plugin {:?}: {}", rejection.plugin, rejection.text())
@@ -43,10 +42,8 @@ pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, Fit
         return Err(FitError { pre_filter: Some(rejection.clone()), error, ..fit });
     }
     if !snapshot.pod.nominated.is_empty() {
-        let is_nominated = |index: &&usize| {
-            snapshot.nodes.get(**index).is_some_and(|node| node.name == snapshot.pod.nominated)
-        };
-        let nominated = known.iter().find(is_nominated).copied();
+        let is_nominated = |node: &NodeInfo| node.name == snapshot.pod.nominated;
+        let nominated = snapshot.nodes.iter().position(is_nominated);
         let fits = |index: usize| {
             let node = snapshot.nodes.get(index);
             node.is_some_and(|node| state.filter_with_nominated_pods(node).is_ok())
@@ -55,34 +52,25 @@ pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, Fit
             return Ok(Feasible { nodes: vec![index], processed: 1 });
         }
     }
-    search(state, start, known, fit)
+    search(state, start, fit)
 }
 
-/// The indexes of the nodes whose objects exist.
-fn known_nodes(nodes: &[NodeInfo]) -> Vec<usize> {
-    nodes.iter().enumerate().filter(|(_, node)| node.known).map(|(index, _)| index).collect()
-}
-
-fn search(
-    state: &CycleState<'_>,
-    start: usize,
-    mut nodes: Vec<usize>,
-    mut fit: FitError,
-) -> Result<Feasible, FitError> {
+fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Feasible, FitError> {
     let snapshot = &state.snapshot;
-    if let Some(restriction) = state.restriction() {
-        let is_allowed = |index: &usize| {
-            let node = snapshot.nodes.get(*index);
-            node.is_some_and(|node| restriction.nodes.contains(&node.name))
-        };
-        nodes.retain(is_allowed);
-        fit.restriction = Some(restriction.clone());
-    }
-    let percentage = state.profile().percentage_of_nodes_to_score;
-    let enough = feasible_nodes_to_find(nodes.len(), percentage);
+    let allowed: Option<Vec<usize>> = state.restriction().map(|restriction| {
+        let named = |(_, node): &(usize, &NodeInfo)| restriction.nodes.contains(&node.name);
+        snapshot.nodes.iter().enumerate().filter(named).map(|(index, _)| index).collect()
+    });
+    fit.restriction = state.restriction().cloned();
+    let count = allowed.as_ref().map_or(snapshot.nodes.len(), Vec::len);
+    let enough = feasible_nodes_to_find(count, state.profile().percentage_of_nodes_to_score);
     let mut feasible = Feasible::default();
-    for offset in 0..nodes.len() {
-        let Some(&index) = nodes.get((start + offset) % nodes.len()) else { break };
+    for offset in 0..count {
+        let position = (start + offset) % count;
+        let index = match &allowed {
+            Some(allowed) => allowed.get(position).copied().unwrap_or(position),
+            None => position,
+        };
         let Some(node) = snapshot.nodes.get(index) else { continue };
         feasible.processed += 1;
         match state.filter_with_nominated_pods(node) {
@@ -135,7 +123,7 @@ mod tests {
     fn node(name: &str, cpu: i64) -> NodeInfo {
         let allocatable =
             Resources { milli_cpu: cpu, memory: 1 << 30, pods: 110, ..Resources::default() };
-        NodeInfo { name: name.into(), known: true, allocatable, ..NodeInfo::default() }
+        NodeInfo { name: name.into(), allocatable, ..NodeInfo::default() }
     }
 
     fn select(pod: &Arc<PodInfo>, nodes: &[NodeInfo]) -> Result<usize, FitError> {

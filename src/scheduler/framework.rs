@@ -9,6 +9,7 @@ use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
 use crate::node_info::NodeInfo;
+use crate::nodes::Nodes;
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 use crate::profile::Profile;
@@ -22,8 +23,8 @@ pub(crate) const MAX_NODE_SCORE: i64 = 100;
 pub(crate) struct Snapshot<'a> {
     /// The pod that needs a node.
     pub(crate) pod: &'a Arc<PodInfo>,
-    /// All nodes, also those of which only pods are known so far.
-    pub(crate) nodes: &'a [NodeInfo],
+    /// All nodes.
+    pub(crate) nodes: &'a Nodes,
     /// Objects of other kinds.
     pub(crate) listers: &'a dyn Listers,
     /// Arguments of the plugins.
@@ -35,11 +36,6 @@ pub(crate) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
-    /// The node with this name.
-    pub(crate) fn node(&self, name: &str) -> Option<&NodeInfo> {
-        self.nodes.iter().find(|node| node.known && node.name == name)
-    }
-
     /// The other pods of at least the pod's priority that are nominated for a node.
     fn nominated_for(&self, node: &NodeInfo) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.nominated.iter().filter(|other| {
@@ -53,16 +49,17 @@ impl Snapshot<'_> {
 #[cfg(test)]
 impl<'a> Snapshot<'a> {
     /// A snapshot without objects of other kinds, with default arguments.
-    pub(crate) fn of(pod: &'a Arc<PodInfo>, nodes: &'a [NodeInfo]) -> Self {
+    pub(crate) fn of(pod: &'a Arc<PodInfo>, nodes: &[NodeInfo]) -> Self {
         Self::with(pod, nodes, &crate::listers::NoObjects)
     }
 
     /// A snapshot with default arguments.
     pub(crate) fn with(
         pod: &'a Arc<PodInfo>,
-        nodes: &'a [NodeInfo],
+        nodes: &[NodeInfo],
         listers: &'a dyn Listers,
     ) -> Self {
+        let nodes: &'a Nodes = Box::leak(Box::new(nodes.iter().cloned().collect()));
         static ARGS: std::sync::LazyLock<PluginArgs> =
             std::sync::LazyLock::new(PluginArgs::default);
         Self { pod, nodes, listers, args: &ARGS, random: &|_| 0, nominated: &[] }

@@ -17,11 +17,13 @@ mod inline_volumes;
 mod listers;
 mod node_info;
 mod node_selector;
+mod nodes;
 #[cfg(feature = "offline")]
 pub mod offline;
 mod plugin_args;
 mod plugins;
 mod pod_claims;
+mod pod_classes;
 mod pod_info;
 mod pod_requests;
 mod profile;
@@ -31,6 +33,7 @@ mod resources;
 mod run;
 mod state;
 mod tolerations;
+mod topology;
 
 pub use bind::claims::METRICS;
 pub use run::start;

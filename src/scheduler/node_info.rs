@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{Node, Taint};
 use client::labels::Labels;
 
+use crate::pod_classes::{ClassCount, ClassId};
 use crate::pod_info::PodInfo;
 use crate::pod_requests::CpuAndMemory;
 use crate::resources::Resources;
@@ -14,8 +15,8 @@ use crate::resources::Resources;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeInfo {
     pub(crate) name: String,
-    /// The Node object exists; pods may be seen before their node, or after its deletion.
-    pub(crate) known: bool,
+    /// Its index among all nodes.
+    pub(crate) index: usize,
     pub(crate) labels: Labels,
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
@@ -28,6 +29,8 @@ pub(crate) struct NodeInfo {
     pub(crate) requested: Resources,
     /// CPU and memory in use, for scores.
     pub(crate) non_zero: CpuAndMemory,
+    /// The pods by class.
+    pub(crate) classes: Vec<ClassCount>,
     /// Number of pods with terms of pod affinity or anti-affinity.
     pub(crate) affine_pods: usize,
     /// Number of pods with required anti-affinity.
@@ -38,7 +41,6 @@ impl NodeInfo {
     /// Updates the fields from the Node object; the pods stay.
     pub(crate) fn set_node(&mut self, node: &Node) {
         self.name = node.metadata.name.clone().unwrap_or_default();
-        self.known = true;
         self.labels = node.metadata.labels.clone().unwrap_or_default();
         let spec = node.spec.as_ref();
         self.taints = spec.and_then(|s| s.taints.clone()).unwrap_or_default();
@@ -55,7 +57,20 @@ impl NodeInfo {
         }
     }
 
-    /// Puts a pod on the node.
+    /// Counts a pod of a class, or no longer (`by` is -1).
+    pub(crate) fn count_class(&mut self, class: ClassId, pod: &PodInfo, by: i64) {
+        let staying = if pod.deleting { 0 } else { by };
+        match self.classes.iter_mut().find(|count| count.class == class) {
+            Some(count) => {
+                count.pods += by;
+                count.staying += staying;
+            }
+            None => self.classes.push(ClassCount { class, pods: by, staying }),
+        }
+        self.classes.retain(|count| count.pods > 0);
+    }
+
+    /// Puts a pod on the node, without counting its class.
     pub(crate) fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests);
         self.non_zero.milli_cpu += pod.non_zero.milli_cpu;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::config::Configuration;
 use crate::cycle;
 use crate::framework::{CycleState, Nomination, Snapshot};
-use crate::node_info::NodeInfo;
+use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{Profile, Profiles};
 use crate::rejection::FitError;
@@ -40,7 +40,7 @@ pub enum OfflineError {
 pub struct Cluster {
     profiles: Profiles,
     objects: Objects,
-    nodes: Vec<NodeInfo>,
+    nodes: Nodes,
     nominated: Vec<Arc<PodInfo>>,
     bound: i64,
     start: usize,
@@ -63,26 +63,26 @@ impl Cluster {
         configuration: &Configuration,
         objects: impl Iterator<Item = Value>,
     ) -> Result<Self, OfflineError> {
-        let (mut nodes, mut pods) = (BTreeMap::new(), Vec::new());
+        let (mut nodes, mut pods): (BTreeMap<String, Node>, _) = (BTreeMap::new(), Vec::new());
         let mut others = Objects::default();
         for object in objects {
             match object["kind"].as_str() {
                 Some("Node") => {
                     let node: Node = decode("Node", object)?;
-                    let mut info = NodeInfo::default();
-                    info.set_node(&node);
-                    nodes.insert(info.name.clone(), info);
+                    nodes.insert(node.metadata.name.clone().unwrap_or_default(), node);
                 }
                 Some("Pod") => pods.push(PodInfo::new(&decode("Pod", object)?)),
                 _ => others.add(object)?,
             }
         }
-        for pod in pods {
-            if let Some(node) = nodes.get_mut(&pod.node_name) {
-                node.add_pod(Arc::new(pod));
-            }
+        let mut all = Nodes::default();
+        for node in nodes.values() {
+            all.set_node(node);
         }
-        let nodes = nodes.into_values().collect();
+        for pod in pods {
+            all.add_pod(&pod.node_name.clone(), Arc::new(pod));
+        }
+        let nodes = all;
         let profiles = configuration.profiles.clone();
         Ok(Self { profiles, objects: others, nodes, nominated: Vec::new(), bound: 0, start: 0 })
     }
@@ -136,8 +136,9 @@ impl Cluster {
         };
         let Ok((processed, index)) = found else { return false };
         self.start = (self.start + processed) % self.nodes.len().max(1);
-        if let Some(node) = self.nodes.get_mut(index) {
-            node.add_pod(pod);
+        let name = self.nodes.get(index).map(|node| node.name.clone());
+        if let Some(name) = name {
+            self.nodes.add_pod(&name, pod);
         }
         true
     }
@@ -199,21 +200,19 @@ impl Cluster {
         self.bound += 1;
         let started = FIRST_START + self.bound;
         self.nominated.retain(|other| other.uid != pod.uid);
-        if let Some(info) = self.nodes.iter_mut().find(|info| info.name == node) {
-            let node_name = node.to_owned();
-            info.add_pod(Arc::new(PodInfo { node_name, started, ..(**pod).clone() }));
-        }
+        let node_name = node.to_owned();
+        let bound = PodInfo { node_name, started, ..(**pod).clone() };
+        self.nodes.add_pod(node, Arc::new(bound));
     }
 
     fn evict(&mut self, nomination: &Nomination, leaving: bool) {
-        let node = self.nodes.iter_mut().find(|node| node.name == nomination.node);
-        let Some(node) = node else { return };
+        let node = nomination.node.as_str();
         // A victim that terminates already leaves by itself.
         for victim in nomination.victims.iter().filter(|victim| !victim.deleting) {
-            let removed = node.remove_pod(&victim.namespace, &victim.name);
+            let removed = self.nodes.remove_pod(node, &victim.namespace, &victim.name);
             if let Some(pod) = removed.filter(|_| leaving) {
                 let pod = PodInfo { deleting: true, preempted: true, ..(*pod).clone() };
-                node.add_pod(Arc::new(pod));
+                self.nodes.add_pod(node, Arc::new(pod));
             }
         }
     }

@@ -6,10 +6,42 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::{NodeSelectorTerm, TopologySpreadConstraint};
 
+/// A resource of a score.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ScoredResource {
+    Cpu,
+    Memory,
+    EphemeralStorage,
+    /// Huge pages or an extended resource.
+    Other(String),
+}
+
+impl ScoredResource {
+    /// The resource with this name.
+    pub(crate) fn new(name: &str) -> Self {
+        match name {
+            "cpu" => Self::Cpu,
+            "memory" => Self::Memory,
+            "ephemeral-storage" => Self::EphemeralStorage,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
+    /// The name of the resource.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::EphemeralStorage => "ephemeral-storage",
+            Self::Other(name) => name,
+        }
+    }
+}
+
 /// A resource with its weight in a score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResourceWeight {
-    pub(crate) name: String,
+    pub(crate) resource: ScoredResource,
     /// 1 to 100.
     pub(crate) weight: i64,
 }
@@ -70,7 +102,9 @@ pub(crate) struct PluginArgs {
 }
 
 fn cpu_and_memory() -> Vec<ResourceWeight> {
-    ["cpu", "memory"].map(|name| ResourceWeight { name: name.into(), weight: 1 }).into()
+    [ScoredResource::Cpu, ScoredResource::Memory]
+        .map(|resource| ResourceWeight { resource, weight: 1 })
+        .into()
 }
 
 impl Default for PluginArgs {

@@ -185,6 +185,8 @@ pub(crate) struct PodInfo {
     /// Preferred node affinity with weights.
     pub(crate) preferred_nodes: Vec<(i64, NodeSelectorTerm)>,
     pub(crate) tolerations: Vec<Toleration>,
+    /// Pod affinity and anti-affinity as text, by which pods are compared; `None` without any.
+    pub(crate) affinity_text: Option<Arc<str>>,
     /// Required pod affinity.
     pub(crate) affinity: Vec<AffinityTerm>,
     /// Required pod anti-affinity.
@@ -321,6 +323,10 @@ impl PodInfo {
                 nodes.preferred_during_scheduling_ignored_during_execution.iter().flatten();
             self.preferred_nodes =
                 preferred.map(|p| (i64::from(p.weight), p.preference.clone())).collect();
+        }
+        let pods = (&affinity.pod_affinity, &affinity.pod_anti_affinity);
+        if pods.0.is_some() || pods.1.is_some() {
+            self.affinity_text = serde_json::to_string(&pods).ok().map(Into::into);
         }
         if let Some(pods) = &affinity.pod_affinity {
             self.affinity = pods

@@ -62,16 +62,6 @@ impl Resources {
         }
     }
 
-    /// Every resource except `pods` with its amount, in a fixed order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
-        let named = [
-            ("cpu", self.milli_cpu),
-            ("memory", self.memory),
-            ("ephemeral-storage", self.ephemeral_storage),
-        ];
-        named.into_iter().chain(self.others.iter().map(|(name, value)| (name.as_str(), *value)))
-    }
-
     /// Adds the amounts of `other`, `pods` included.
     pub(crate) fn add(&mut self, other: &Self) {
         self.combine(other, |amount, value| *amount += value);

@@ -14,7 +14,7 @@ use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers;
-use crate::node_info::NodeInfo;
+use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{Profile, Profiles};
 use crate::queue::{Key, Queue};
@@ -69,8 +69,7 @@ pub(crate) struct State {
     profiles: Profiles,
     /// Claims, and the devices for them.
     devices: Arc<Devices>,
-    nodes: Vec<NodeInfo>,
-    by_name: HashMap<String, usize>,
+    nodes: Nodes,
     /// The node that each pod is bound to or assumed on.
     assigned: HashMap<Key, String>,
     /// Pods nominated for a node after preemption.
@@ -86,7 +85,7 @@ pub(crate) struct State {
 pub(crate) struct DetachedCycle {
     profile: Arc<Profile>,
     pod: Arc<PodInfo>,
-    nodes: Vec<NodeInfo>,
+    nodes: Nodes,
     nominated: Vec<Arc<PodInfo>>,
     start: usize,
 }
@@ -163,8 +162,7 @@ impl State {
         Self {
             profiles: configuration.profiles.clone(),
             devices,
-            nodes: Vec::new(),
-            by_name: HashMap::new(),
+            nodes: Nodes::default(),
             assigned: HashMap::new(),
             nominated: HashMap::new(),
             queue: Queue::new(configuration.initial_backoff, configuration.max_backoff),
@@ -172,47 +170,16 @@ impl State {
         }
     }
 
-    fn node_mut(&mut self, name: &str) -> &mut NodeInfo {
-        let index = *self.by_name.entry(name.to_owned()).or_insert_with(|| {
-            self.nodes.push(NodeInfo { name: name.to_owned(), ..NodeInfo::default() });
-            self.nodes.len() - 1
-        });
-        &mut self.nodes[index]
-    }
-
     /// A node was added or changed.
     pub(crate) fn set_node(&mut self, node: &Node, now: Instant) {
-        let info = self.node_mut(node.metadata.name.as_deref().unwrap_or_default());
-        let mut new = info.clone();
-        new.set_node(node);
-        let matters = !info.known
-            || new.labels != info.labels
-            || new.taints != info.taints
-            || new.unschedulable != info.unschedulable
-            || new.allocatable != info.allocatable
-            || new.declared_features != info.declared_features;
-        *info = new;
-        if matters {
+        if self.nodes.set_node(node) {
             self.queue.on_event(&Event::Node, now);
         }
     }
 
     /// A node was deleted; its pods stay in the cache until they are deleted.
     pub(crate) fn remove_node(&mut self, name: &str) {
-        let info = self.node_mut(name);
-        info.known = false;
-        self.drop_if_empty(name);
-    }
-
-    fn drop_if_empty(&mut self, name: &str) {
-        let Some(&index) = self.by_name.get(name) else { return };
-        if self.nodes.get(index).is_some_and(|n| !n.known && n.pods.is_empty()) {
-            self.nodes.swap_remove(index);
-            self.by_name.remove(name);
-            if let Some(moved) = self.nodes.get(index) {
-                self.by_name.insert(moved.name.clone(), index);
-            }
-        }
+        self.nodes.remove_node(name);
     }
 
     /// A pod was added or changed.
@@ -253,7 +220,7 @@ impl State {
         let node = pod.node_name.clone();
         self.unassign(&key);
         self.assigned.insert(key, node.clone());
-        self.node_mut(&node).add_pod(pod);
+        self.nodes.add_pod(&node, pod);
         self.queue.on_event(&Event::AssignedPodAdd, now);
     }
 
@@ -268,9 +235,7 @@ impl State {
     /// Removes a pod from its node.
     fn unassign(&mut self, key: &Key) -> Option<Arc<PodInfo>> {
         let node = self.assigned.remove(key)?;
-        let pod = self.node_mut(&node).remove_pod(&key.0, &key.1);
-        self.drop_if_empty(&node);
-        pod
+        self.nodes.remove_pod(&node, &key.0, &key.1)
     }
 
     /// A pod was deleted or has finished.
@@ -355,8 +320,9 @@ impl State {
                 self.start = (self.start + processed) % self.nodes.len().max(1);
                 self.nominated.remove(&key);
                 self.assigned.insert(key, node.clone());
-                self.node_mut(&node)
-                    .add_pod(Arc::new(PodInfo { node_name: node.clone(), ..(*pod).clone() }));
+                let node_name = node.clone();
+                let assumed = PodInfo { node_name, ..(*pod).clone() };
+                self.nodes.add_pod(&node, Arc::new(assumed));
                 CycleResult::Bind(pod, node, writes)
             }
             Decision::Unfit { why, plugins } => {

@@ -77,10 +77,7 @@ impl PodManager {
     pub(crate) fn new(
         node: Arc<Node>,
         informer: Informer<core::Pod>,
-        (statics, running_statics): (
-            watch::Receiver<StaticPods>,
-            watch::Sender<Vec<Arc<Pod>>>,
-        ),
+        (statics, running_statics): (watch::Receiver<StaticPods>, watch::Sender<Vec<Arc<Pod>>>),
     ) -> Self {
         let dirty = Arc::new(DirtyPods::default());
         let noted = Arc::clone(&dirty);

@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::integer;
 use crate::plugin_args::{
-    DefaultConstraints, PluginArgs, ResourceWeight, ScoringStrategy, UtilizationPoint,
+    DefaultConstraints, PluginArgs, ResourceWeight, ScoredResource, ScoringStrategy,
+    UtilizationPoint,
 };
 
 /// The greatest score of a point of a shape (`MaxCustomPriorityScore`).
@@ -168,7 +169,8 @@ fn resources(
         reader.known(resource, &at.to_string(), &["name", "weight"]);
         let name = reader.text(resource, "name", &at);
         let weight = integer(reader, resource, "weight", &at).filter(|weight| *weight != 0);
-        resources.push(ResourceWeight { name, weight: weight.unwrap_or(1) });
+        let resource = ScoredResource::new(&name);
+        resources.push(ResourceWeight { resource, weight: weight.unwrap_or(1) });
     }
     if resources.is_empty() { default.to_vec() } else { resources }
 }
@@ -178,8 +180,8 @@ fn balanced(reader: &mut Reader, map: &Object, path: &Path, args: &mut PluginArg
     let all = resources(reader, map, path, &args.balanced_resources);
     for (index, resource) in all.iter().enumerate() {
         let at = path.child("resources").index(index);
-        if all.iter().take(index).any(|other| other.name == resource.name) {
-            reader.errors.push(Error::duplicate(&at.child("name"), resource.name.as_str()));
+        if all.iter().take(index).any(|other| other.resource == resource.resource) {
+            reader.errors.push(Error::duplicate(&at.child("name"), resource.resource.name()));
         }
         if resource.weight != 1 {
             let error = Error::invalid(&at.child("weight"), resource.weight, "must be 1");
@@ -212,7 +214,10 @@ fn strategy(reader: &mut Reader, map: &Object, path: &Path, args: &mut PluginArg
     for (index, resource) in args.fit_resources.iter().enumerate() {
         if !(1..=100).contains(&resource.weight) {
             let at = path.child("resources").index(index).child("weight");
-            let why = format!("resource weight of {} not in valid range (0, 100]", resource.name);
+            let why = format!(
+                "resource weight of {} not in valid range (0, 100]",
+                resource.resource.name()
+            );
             reader.errors.push(Error::invalid(&at, resource.weight, why));
         }
     }

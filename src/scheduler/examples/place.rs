@@ -1,6 +1,6 @@
 //! Measures the scheduler alone: places pods on a cluster in memory and prints how many it places a
 //! second, for each workload.
-//! usage: place [NODES [PODS]]
+//! usage: place [NODES [PODS [WORKLOAD]]]
 
 use std::time::Instant;
 
@@ -65,10 +65,14 @@ fn pod(number: usize, more: &Value) -> Result<Pod, serde_json::Error> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut counts = std::env::args().skip(1).map(|count| count.parse::<usize>());
+    let mut counts = std::env::args().skip(1).take(2).map(|count| count.parse::<usize>());
     let nodes = counts.next().transpose()?.unwrap_or(5000);
     let pods = counts.next().transpose()?.unwrap_or(5000);
+    let only = std::env::args().nth(3);
     for (name, more) in workloads() {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
         // Anti-affinity allows one pod on a node.
         let count = if name == "PodAntiAffinity" { pods.min(nodes) } else { pods };
         let mut cluster = Cluster::new(&Configuration::default(), (0..nodes).map(node))?;

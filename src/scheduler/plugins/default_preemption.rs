@@ -48,7 +48,7 @@ fn check_eligible(state: &CycleState<'_>, fit: &FitError) -> Result<(), Preempti
     }
     // A nominated node that preemption cannot help any more does not hold the pod back.
     let Some(nominated) =
-        snapshot.node(&pod.nominated).filter(|node| may_help(fit, snapshot, node))
+        snapshot.nodes.find(&pod.nominated).filter(|node| may_help(fit, snapshot, node))
     else {
         return Ok(());
     };
@@ -149,7 +149,7 @@ fn potential_nodes<'a>(state: &CycleState<'a>, fit: &FitError) -> Vec<&'a NodeIn
     let nodes = state.snapshot.nodes;
     match &fit.pre_filter {
         Some(rejection) if rejection.unresolvable => Vec::new(),
-        Some(_) => nodes.iter().filter(|node| node.known).collect(),
+        Some(_) => nodes.iter().collect(),
         None => {
             let resolvable = fit.rejections.iter().filter(|(_, r)| !r.unresolvable);
             resolvable.filter_map(|(index, _)| nodes.get(*index)).collect()
@@ -303,8 +303,7 @@ mod tests {
     fn node(name: &str, pods: Vec<Arc<PodInfo>>) -> NodeInfo {
         let allocatable =
             Resources { milli_cpu: 1000, memory: 1 << 30, pods: 110, ..Resources::default() };
-        let mut node =
-            NodeInfo { name: name.into(), known: true, allocatable, ..NodeInfo::default() };
+        let mut node = NodeInfo { name: name.into(), allocatable, ..NodeInfo::default() };
         for pod in pods {
             node.add_pod(pod);
         }

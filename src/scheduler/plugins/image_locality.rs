@@ -20,11 +20,10 @@ impl Plugin for ImageLocality {
     const NAME: &'static str = "ImageLocality";
 
     fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
-        let total = snapshot.nodes.iter().filter(|node| node.known).count().max(1) as f64;
+        let total = snapshot.nodes.len().max(1) as f64;
         let share = |image: &str| {
             let image = normalized_name(image);
-            let holders = snapshot.nodes.iter().filter(|node| node.images.contains_key(&image));
-            let share = holders.count() as f64 / total;
+            let share = snapshot.nodes.holding_image(&image) as f64 / total;
             (share > 0.0).then_some((image, share))
         };
         let images: Vec<_> = snapshot.pod.images.iter().filter_map(|i| share(i)).collect();

@@ -1,7 +1,7 @@
 //! InterPodAffinity: pods near or away from other pods.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use client::labels::Labels;
 
@@ -10,48 +10,67 @@ use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::pod_info::{AffinityTerm, PodInfo};
 use crate::rejection::Rejection;
+use crate::topology::Topology;
 
-/// A count or weight per topology key and value.
+/// A count or weight for each domain of a topology key.
+#[derive(Debug, Clone)]
+struct DomainCounts {
+    key: String,
+    topology: Arc<Topology>,
+    counts: Vec<i64>,
+}
+
+impl DomainCounts {
+    fn new(snapshot: &Snapshot<'_>, key: &str) -> Self {
+        let topology = snapshot.nodes.topology(key);
+        let counts = vec![0; topology.len()];
+        Self { key: key.to_owned(), topology, counts }
+    }
+
+    /// Adds to the domain of the node; nothing without the label.
+    fn add(&mut self, node: &NodeInfo, by: i64) {
+        let domain = self.topology.domain(node);
+        if let Some(count) = domain.and_then(|domain| self.counts.get_mut(domain)) {
+            *count += by;
+        }
+    }
+
+    /// The count of the domain of the node; 0 without the label.
+    fn of(&self, node: &NodeInfo) -> i64 {
+        let domain = self.topology.domain(node);
+        domain.and_then(|domain| self.counts.get(domain)).copied().unwrap_or(0)
+    }
+}
+
+/// Counts of several topology keys.
 #[derive(Debug, Clone, Default)]
-struct TopologyCounts(HashMap<String, HashMap<String, i64>>);
+struct TopologyCounts(Vec<DomainCounts>);
 
 impl TopologyCounts {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// The position of the counts of a key.
+    fn position(&mut self, snapshot: &Snapshot<'_>, key: &str) -> usize {
+        let known = self.0.iter().position(|counts| counts.key == key);
+        known.unwrap_or_else(|| {
+            self.0.push(DomainCounts::new(snapshot, key));
+            self.0.len() - 1
+        })
     }
 
-    /// Adds to the topology that the node is in; nothing without the label.
-    fn add(&mut self, key: &str, node: &NodeInfo, by: i64) {
-        let Some(value) = node.labels.get(key) else { return };
-        if !self.0.contains_key(key) {
-            self.0.insert(key.to_owned(), HashMap::new());
-        }
-        let Some(values) = self.0.get_mut(key) else { return };
-        match values.get_mut(value) {
-            Some(count) => *count += by,
-            None => drop(values.insert(value.clone(), by)),
-        }
+    /// Adds to the domain of the node under the key at a position. Returns whether it has one.
+    fn add(&mut self, position: usize, node: &NodeInfo, by: i64) -> bool {
+        let Some(counts) = self.0.get_mut(position) else { return false };
+        counts.add(node, by);
+        counts.topology.domain(node).is_some()
     }
 
-    /// The count of the topology that the node is in; 0 without the label.
-    fn of(&self, key: &str, node: &NodeInfo) -> i64 {
-        let values = self.0.get(key).zip(node.labels.get(key));
-        values.and_then(|(values, value)| values.get(value)).copied().unwrap_or(0)
-    }
-
-    /// Whether the node is in a topology with a count above 0.
+    /// Whether the node is in a domain with a count above 0.
     fn any(&self, node: &NodeInfo) -> bool {
-        self.0.keys().any(|key| self.of(key, node) > 0)
+        self.0.iter().any(|counts| counts.of(node) > 0)
     }
 
-    /// The sum over all topologies that the node is in.
+    /// The sum over all domains that the node is in.
     fn sum(&self, node: &NodeInfo) -> i64 {
-        self.0.keys().map(|key| self.of(key, node)).sum()
-    }
-
-    /// Whether no topology has a count.
-    fn is_zero(&self) -> bool {
-        self.0.values().flat_map(HashMap::values).all(|count| *count == 0)
+        self.0.iter().map(|counts| counts.of(node)).sum()
     }
 }
 
@@ -68,14 +87,25 @@ pub(super) struct InterPodAffinity {
     terms: OwnTerms,
     /// Labels of the incoming pod's namespace.
     namespace_labels: Option<Labels>,
-    /// For `filter`: pods that match every required affinity term of the incoming pod.
-    affinity: TopologyCounts,
-    /// For `filter`: pods that match a required anti-affinity term of the incoming pod.
-    anti_affinity: TopologyCounts,
+    /// For `filter`: pods that match every required affinity term of the incoming pod, by term.
+    affinity: Vec<DomainCounts>,
+    /// For `filter`: pods that match a required anti-affinity term of the incoming pod, by term.
+    anti_affinity: Vec<DomainCounts>,
     /// For `filter`: required anti-affinity terms of existing pods that match the incoming one.
     existing_anti_affinity: TopologyCounts,
     /// For `score`: weights of the preferred terms of all pods.
     weights: TopologyCounts,
+}
+
+/// What a class of existing pods means to the filters of the incoming pod.
+#[derive(Debug, Clone, Default)]
+struct ClassMatch {
+    /// Its pods match all affinity terms.
+    affinity: bool,
+    /// The anti-affinity terms that its pods match.
+    anti_affinity: Vec<usize>,
+    /// The topology keys of its anti-affinity terms that match the incoming pod.
+    existing: Vec<String>,
 }
 
 impl Plugin for InterPodAffinity {
@@ -90,26 +120,37 @@ impl Plugin for InterPodAffinity {
 
     fn pre_filter(snapshot: &Snapshot<'_>) -> Option<Self> {
         let pod = snapshot.pod;
+        let has_terms = !pod.affinity.is_empty() || !pod.anti_affinity.is_empty();
+        if !has_terms && !snapshot.nodes.have_repelling_pods() {
+            return None;
+        }
         let mut state = Self::new(snapshot);
         state.terms.affinity = with_namespaces(snapshot, pod.affinity.iter());
         state.terms.anti_affinity = with_namespaces(snapshot, pod.anti_affinity.iter());
-        let has_terms = !pod.affinity.is_empty() || !pod.anti_affinity.is_empty();
-        for node in snapshot.nodes.iter().filter(|node| node.known) {
-            if has_terms || node.repelling_pods > 0 {
-                for existing in &node.pods {
-                    state.update(pod, existing, node, 1);
+        let counts = |terms: &[AffinityTerm]| -> Vec<DomainCounts> {
+            terms.iter().map(|term| DomainCounts::new(snapshot, &term.topology_key)).collect()
+        };
+        state.affinity = counts(&state.terms.affinity);
+        state.anti_affinity = counts(&state.terms.anti_affinity);
+        let matches = snapshot.nodes.classes().evaluate(|class| state.class_match(pod, class));
+        for node in snapshot.nodes.iter() {
+            if !has_terms && node.repelling_pods == 0 {
+                continue;
+            }
+            for count in &node.classes {
+                if let Some(class) = matches.get(count.class) {
+                    state.add(snapshot, class, node, count.pods);
                 }
             }
         }
-        (has_terms || !state.existing_anti_affinity.is_empty()).then_some(state)
+        (has_terms || !state.existing_anti_affinity.0.is_empty()).then_some(state)
     }
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
         if !self.satisfies_affinity(snapshot.pod, node) {
             return Err(Rejection::unresolvable("node(s) didn't match pod affinity rules"));
         }
-        let mut terms = self.terms.anti_affinity.iter();
-        if terms.any(|term| self.anti_affinity.of(&term.topology_key, node) > 0) {
+        if self.anti_affinity.iter().any(|counts| counts.of(node) > 0) {
             return Err(Rejection::new("node(s) didn't match pod anti-affinity rules"));
         }
         if self.existing_anti_affinity.any(node) {
@@ -119,39 +160,53 @@ impl Plugin for InterPodAffinity {
     }
 
     fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
-        self.update(snapshot.pod, pod, node, 1);
+        let matching = self.class_match(snapshot.pod, pod);
+        self.add(snapshot, &matching, node, 1);
     }
 
     fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
-        self.update(snapshot.pod, pod, node, -1);
+        let matching = self.class_match(snapshot.pod, pod);
+        self.add(snapshot, &matching, node, -1);
     }
 
     fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
         let pod = snapshot.pod;
-        let affinity = weighted(snapshot, &pod.preferred_affinity);
-        let anti_affinity = weighted(snapshot, &pod.preferred_anti_affinity);
-        let has_terms = !affinity.is_empty() || !anti_affinity.is_empty();
-        if snapshot.args.ignore_preferred_terms_of_existing_pods && !has_terms {
+        let has_terms =
+            !pod.preferred_affinity.is_empty() || !pod.preferred_anti_affinity.is_empty();
+        let ignores_others = snapshot.args.ignore_preferred_terms_of_existing_pods
+            || !snapshot.nodes.have_affine_pods();
+        if ignores_others && !has_terms {
             return None;
         }
         let mut state = Self::new(snapshot);
-        for node in snapshot.nodes.iter().filter(|node| node.known) {
+        let own = own_weights(snapshot);
+        let hard = snapshot.args.hard_pod_affinity_weight;
+        let weights = snapshot.nodes.classes().evaluate(|class| {
+            let mut all: Vec<(i64, String)> = own
+                .iter()
+                .filter(|(_, term)| term.matches(class, None))
+                .map(|(weight, term)| (*weight, term.topology_key.clone()))
+                .collect();
+            state.weigh_existing(pod, class, hard, &mut all);
+            all
+        });
+        let mut positions = |key: &str| state.weights.position(snapshot, key);
+        let weights: Vec<Vec<(i64, usize)>> = weights
+            .into_iter()
+            .map(|all| all.into_iter().map(|(w, key)| (w, positions(&key))).collect())
+            .collect();
+        let mut has_weights = false;
+        for node in snapshot.nodes.iter() {
             if !has_terms && node.affine_pods == 0 {
                 continue;
             }
-            for existing in &node.pods {
-                for (weight, term) in &affinity {
-                    state.weigh(term, existing, None, node, *weight);
-                }
-                for (weight, term) in &anti_affinity {
-                    state.weigh(term, existing, None, node, -weight);
-                }
-                if existing.has_affinity() {
-                    state.weigh_existing(snapshot, existing, node);
+            for count in &node.classes {
+                for (weight, position) in weights.get(count.class).into_iter().flatten() {
+                    has_weights |= state.weights.add(*position, node, weight * count.pods);
                 }
             }
         }
-        (!state.weights.is_empty()).then_some(state)
+        has_weights.then_some(state)
     }
 
     fn score(&self, _: &Snapshot<'_>, node: &NodeInfo) -> i64 {
@@ -194,11 +249,15 @@ fn with_selected_namespaces<'a>(
     }
 }
 
-fn weighted<'a>(
-    snapshot: &Snapshot<'_>,
-    terms: &'a [(i64, AffinityTerm)],
-) -> Vec<(i64, Cow<'a, AffinityTerm>)> {
-    terms.iter().map(|(weight, term)| (*weight, with_selected_namespaces(snapshot, term))).collect()
+/// The preferred terms of the incoming pod, those of anti-affinity with negative weights.
+fn own_weights<'a>(snapshot: &Snapshot<'a>) -> Vec<(i64, Cow<'a, AffinityTerm>)> {
+    let pod: &'a PodInfo = snapshot.pod;
+    let affinity = pod.preferred_affinity.iter().map(|(weight, term)| (*weight, term));
+    let anti = pod.preferred_anti_affinity.iter().map(|(weight, term)| (-weight, term));
+    affinity
+        .chain(anti)
+        .map(|(weight, term)| (weight, with_selected_namespaces(snapshot, term)))
+        .collect()
 }
 
 impl InterPodAffinity {
@@ -207,61 +266,67 @@ impl InterPodAffinity {
         Self { namespace_labels, ..Self::default() }
     }
 
-    /// Counts `existing` on `node`, or no longer (`by` is -1).
-    fn update(&mut self, pod: &PodInfo, existing: &PodInfo, node: &NodeInfo, by: i64) {
+    fn class_match(&self, pod: &PodInfo, existing: &PodInfo) -> ClassMatch {
         let terms = &self.terms;
         let matches = |term: &AffinityTerm| term.matches(existing, None);
-        if !terms.affinity.is_empty() && terms.affinity.iter().all(matches) {
-            for term in &terms.affinity {
-                self.affinity.add(&term.topology_key, node, by);
+        let anti = terms.anti_affinity.iter().enumerate();
+        let labels = self.namespace_labels.as_ref();
+        let existing_terms = existing.anti_affinity.iter();
+        ClassMatch {
+            affinity: !terms.affinity.is_empty() && terms.affinity.iter().all(matches),
+            anti_affinity: anti.filter(|(_, term)| matches(term)).map(|(i, _)| i).collect(),
+            existing: existing_terms
+                .filter(|term| term.matches(pod, labels))
+                .map(|term| term.topology_key.clone())
+                .collect(),
+        }
+    }
+
+    /// Counts so many pods of a class on a node.
+    fn add(&mut self, snapshot: &Snapshot<'_>, class: &ClassMatch, node: &NodeInfo, by: i64) {
+        if class.affinity {
+            for counts in &mut self.affinity {
+                counts.add(node, by);
             }
         }
-        for term in terms.anti_affinity.iter().filter(|term| matches(term)) {
-            self.anti_affinity.add(&term.topology_key, node, by);
+        for term in &class.anti_affinity {
+            if let Some(counts) = self.anti_affinity.get_mut(*term) {
+                counts.add(node, by);
+            }
         }
-        let labels = self.namespace_labels.as_ref();
-        for term in existing.anti_affinity.iter().filter(|term| term.matches(pod, labels)) {
-            self.existing_anti_affinity.add(&term.topology_key, node, by);
+        for key in &class.existing {
+            let position = self.existing_anti_affinity.position(snapshot, key);
+            self.existing_anti_affinity.add(position, node, by);
         }
     }
 
-    /// Adds the weight of a term to the topology of a node if the term matches the pod.
-    fn weigh(
-        &mut self,
-        term: &AffinityTerm,
+    /// The terms of an existing pod that match the incoming one: weights with topology keys.
+    fn weigh_existing(
+        &self,
         pod: &PodInfo,
-        namespace_labels: Option<&Labels>,
-        node: &NodeInfo,
-        weight: i64,
+        existing: &PodInfo,
+        hard: i64,
+        weights: &mut Vec<(i64, String)>,
     ) {
-        if term.matches(pod, namespace_labels) {
-            self.weights.add(&term.topology_key, node, weight);
-        }
-    }
-
-    /// Adds the terms of an existing pod that match the incoming one.
-    fn weigh_existing(&mut self, snapshot: &Snapshot<'_>, existing: &PodInfo, node: &NodeInfo) {
-        let labels = self.namespace_labels.take();
-        let hard = snapshot.args.hard_pod_affinity_weight;
+        let labels = self.namespace_labels.as_ref();
         let required = existing.affinity.iter().map(|term| (hard, term));
         let preferred = existing.preferred_affinity.iter().map(|(weight, term)| (*weight, term));
         let anti = existing.preferred_anti_affinity.iter().map(|(weight, term)| (-weight, term));
-        for (weight, term) in required.filter(|_| hard > 0).chain(preferred).chain(anti) {
-            self.weigh(term, snapshot.pod, labels.as_ref(), node, weight);
-        }
-        self.namespace_labels = labels;
+        let all = required.filter(|_| hard > 0).chain(preferred).chain(anti);
+        let matching = all.filter(|(_, term)| term.matches(pod, labels));
+        weights.extend(matching.map(|(weight, term)| (weight, term.topology_key.clone())));
     }
 
     fn satisfies_affinity(&self, pod: &PodInfo, node: &NodeInfo) -> bool {
-        let terms = &self.terms.affinity;
-        if terms.iter().any(|term| !node.labels.contains_key(&term.topology_key)) {
+        if self.affinity.iter().any(|counts| counts.topology.domain(node).is_none()) {
             return false;
         }
-        if terms.iter().all(|term| self.affinity.of(&term.topology_key, node) > 0) {
+        if self.affinity.iter().all(|counts| counts.of(node) > 0) {
             return true;
         }
         // The first pod of a group with affinity to itself has no other pod to match.
-        self.affinity.is_zero() && terms.iter().all(|term| term.matches(pod, None))
+        let is_zero = self.affinity.iter().flat_map(|counts| &counts.counts).all(|n| *n == 0);
+        is_zero && self.terms.affinity.iter().all(|term| term.matches(pod, None))
     }
 }
 
@@ -294,7 +359,7 @@ mod tests {
 
     fn nodes(on_first: PodInfo) -> [NodeInfo; 2] {
         let node = |zone: &str| NodeInfo {
-            known: true,
+            name: zone.to_owned(),
             labels: [("zone".to_owned(), zone.to_owned())].into(),
             ..NodeInfo::default()
         };
@@ -308,7 +373,7 @@ mod tests {
         let pod = Arc::new(pod.clone());
         let snapshot = Snapshot::of(&pod, nodes);
         let plugin = InterPodAffinity::pre_filter(&snapshot).unwrap();
-        nodes.iter().map(|node| plugin.filter(&snapshot, node)).collect()
+        snapshot.nodes.iter().map(|node| plugin.filter(&snapshot, node)).collect()
     }
 
     #[test]

@@ -3,9 +3,7 @@
 
 use crate::framework::{Plugin, Snapshot};
 use crate::node_info::NodeInfo;
-use crate::plugins::resource_scores::{
-    Allocation, MissingRequests, allocations, balance_score, pod_request,
-};
+use crate::plugins::resource_scores::{MissingRequests, allocations, balance_score, pod_request};
 
 #[derive(Debug, Clone)]
 pub(super) struct NodeResourcesBalancedAllocation;
@@ -16,14 +14,12 @@ impl Plugin for NodeResourcesBalancedAllocation {
     /// A pod without requests does not change the balance.
     fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
         let mut resources = snapshot.args.balanced_resources.iter();
-        let request = |name: &str| pod_request(snapshot.pod, name, MissingRequests::Zero);
-        resources.any(|resource| request(&resource.name) != 0).then_some(Self)
+        let request = |resource| pod_request(snapshot.pod, resource, MissingRequests::Zero);
+        resources.any(|resource| request(&resource.resource) != 0).then_some(Self)
     }
 
     fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
         let resources = &snapshot.args.balanced_resources;
-        let all: Vec<Allocation> =
-            allocations(resources, snapshot.pod, node, MissingRequests::Zero).collect();
-        balance_score(&all)
+        balance_score(allocations(resources, snapshot.pod, node, MissingRequests::Zero))
     }
 }

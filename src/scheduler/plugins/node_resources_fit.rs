@@ -91,18 +91,29 @@ fn fit(
     if node.pods.len() as i64 + 1 > node.allocatable.pods {
         reasons.push("Too many pods".into());
     }
-    for (name, requested) in pod.requests.iter().filter(|(_, requested)| *requested > 0) {
-        let allocatable = node.allocatable.get(name);
-        if requested > allocatable - node.requested.get(name) {
+    let (wanted, all, used) = (&pod.requests, &node.allocatable, &node.requested);
+    let mut check = |requested: i64, allocatable: i64, used: i64, reason: &'static str| {
+        if requested > 0 && requested > allocatable - used {
+            reasons.push(reason.into());
+            unresolvable |= requested > allocatable;
+        }
+    };
+    check(wanted.milli_cpu, all.milli_cpu, used.milli_cpu, "Insufficient cpu");
+    check(wanted.memory, all.memory, used.memory, "Insufficient memory");
+    check(
+        wanted.ephemeral_storage,
+        all.ephemeral_storage,
+        used.ephemeral_storage,
+        "Insufficient ephemeral-storage",
+    );
+    for (name, requested) in wanted.others.iter().filter(|(_, requested)| **requested > 0) {
+        let allocatable = all.get(name);
+        if *requested > allocatable - used.get(name) {
             if is_ignored(name) || allocatable <= 0 && is_served(name) {
                 continue;
             }
-            reasons.push(match name {
-                "cpu" => "Insufficient cpu".into(),
-                "memory" => "Insufficient memory".into(),
-                other => format!("Insufficient {other}").into(),
-            });
-            unresolvable |= requested > allocatable;
+            reasons.push(format!("Insufficient {name}").into());
+            unresolvable |= *requested > allocatable;
         }
     }
     if reasons.is_empty() {

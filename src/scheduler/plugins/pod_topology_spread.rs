@@ -3,7 +3,7 @@
 mod default_constraints;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::event::Event;
 use crate::framework::{MAX_NODE_SCORE, Plugin, Snapshot};
@@ -12,20 +12,25 @@ use crate::node_selector::allows;
 use crate::pod_info::{PodInfo, SpreadConstraint};
 use crate::rejection::Rejection;
 use crate::tolerations::tolerates_all;
+use crate::topology::Topology;
 
 /// Score of a node that lacks a label of a constraint, before normalization (`invalidScore`).
 const IGNORED: i64 = -1;
 /// Domains of this key are single nodes, whose pods are counted when the node is scored.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The number of matching pods by domain.
-type DomainCounts = BTreeMap<String, i64>;
-
 /// A constraint with the number of matching pods per domain.
 #[derive(Debug, Clone)]
 struct CountedConstraint {
     constraint: SpreadConstraint,
-    counts: DomainCounts,
+    topology: Arc<Topology>,
+    /// By domain of the topology; `None` where no node of the domain counts.
+    counts: Vec<Option<i64>>,
+    /// How many of `counts` are known, and the least of them.
+    domains: usize,
+    least: Option<i64>,
+    /// The constraint selects the pods of these classes.
+    selected: Vec<bool>,
     /// The constraint selects the pod itself.
     selects_itself: bool,
     /// Keys with many domains weigh more in scores (`topologyNormalizingWeight`).
@@ -54,26 +59,29 @@ impl Plugin for PodTopologySpread {
             return None;
         }
         let mut state = Self::new(snapshot, &constraints, true);
-        for node in snapshot.nodes.iter().filter(|node| node.known) {
+        for node in snapshot.nodes.iter() {
             state.count(snapshot, node, true);
         }
+        state.constraints.iter_mut().for_each(CountedConstraint::sum_up);
         Some(state)
     }
 
     /// With the pod on the node, every constraint stays within its skew.
     fn filter(&self, _: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
-        for CountedConstraint { constraint, counts, selects_itself, .. } in &self.constraints {
-            let Some(domain) = node.labels.get(&constraint.topology_key) else {
+        for counted in &self.constraints {
+            let constraint = &counted.constraint;
+            let Some(domain) = counted.topology.domain(node) else {
                 return Err(Rejection::unresolvable(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 ));
             };
-            let is_short = i64::try_from(counts.len()).unwrap_or(0) < constraint.min_domains;
+            let is_short = i64::try_from(counted.domains).unwrap_or(0) < constraint.min_domains;
             // Without any eligible domain the least number is that of an int32 that was never
             // lowered, so that no skew is too great (`criticalPaths`).
-            let least = if is_short { Some(0) } else { counts.values().copied().min() };
-            let here = counts.get(domain).copied().unwrap_or(0);
-            let skew = here + i64::from(*selects_itself) - least.unwrap_or(i64::from(i32::MAX));
+            let least = if is_short { Some(0) } else { counted.least };
+            let here = counted.counts.get(domain).copied().flatten().unwrap_or(0);
+            let itself = i64::from(counted.selects_itself);
+            let skew = here + itself - least.unwrap_or(i64::from(i32::MAX));
             if skew > constraint.max_skew {
                 return Err(Rejection::new("node(s) didn't match pod topology spread constraints"));
             }
@@ -98,26 +106,26 @@ impl Plugin for PodTopologySpread {
             && default_constraints::are_system_defaults(snapshot.args);
         let mut state = Self::new(snapshot, &constraints, !uses_system_defaults);
         state.add_domains(feasible);
-        for node in snapshot.nodes.iter().filter(|node| node.known) {
+        for node in snapshot.nodes.iter() {
             state.count(snapshot, node, false);
         }
         Some(state)
     }
 
     /// Number of matching pods in the domains of the node, before normalization.
-    fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
+    fn score(&self, _: &Snapshot<'_>, node: &NodeInfo) -> i64 {
         if self.requires_all_labels && !self.has_all_labels(node) {
             return IGNORED;
         }
         let mut sum = 0.0;
-        for CountedConstraint { constraint, counts, weight, .. } in &self.constraints {
-            let Some(domain) = node.labels.get(&constraint.topology_key) else { continue };
-            let count = if constraint.topology_key == HOSTNAME {
-                matching_pods(constraint, snapshot.pod, node)
+        for counted in &self.constraints {
+            let Some(domain) = counted.topology.domain(node) else { continue };
+            let count = if counted.constraint.topology_key == HOSTNAME {
+                counted.matching_pods(node)
             } else {
-                counts.get(domain).copied().unwrap_or(0)
+                counted.counts.get(domain).copied().flatten().unwrap_or(0)
             };
-            sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
+            sum += count as f64 * counted.weight + (counted.constraint.max_skew - 1) as f64;
         }
         sum.round() as i64
     }
@@ -146,19 +154,21 @@ fn constraints<'a>(snapshot: &Snapshot<'a>, is_hard: bool) -> Vec<Cow<'a, Spread
     own.iter().filter(|c| c.hard == is_hard).map(Cow::Borrowed).collect()
 }
 
-/// The constraint counts `pod`, as a constraint of `owner`.
-fn selects(constraint: &SpreadConstraint, owner: &PodInfo, pod: &PodInfo) -> bool {
-    !pod.deleting && pod.namespace == owner.namespace && constraint.selects(&pod.labels)
-}
-
-/// Number of pods on the node that the constraint counts. A selector without requirements, which
-/// selects every pod elsewhere, counts none (`countPodsMatchSelector`).
-fn matching_pods(constraint: &SpreadConstraint, owner: &PodInfo, node: &NodeInfo) -> i64 {
-    if constraint.is_selector_empty() {
-        return 0;
+impl CountedConstraint {
+    /// Number of pods on the node that the constraint counts. Pods that are being deleted do not
+    /// count.
+    fn matching_pods(&self, node: &NodeInfo) -> i64 {
+        let is_selected = |class: usize| self.selected.get(class).copied().unwrap_or(false);
+        let classes = node.classes.iter().filter(|count| is_selected(count.class));
+        classes.map(|count| count.staying).sum()
     }
-    let count = node.pods.iter().filter(|pod| selects(constraint, owner, pod)).count();
-    i64::try_from(count).unwrap_or(i64::MAX)
+
+    /// Finds the number of domains and the least of their counts.
+    fn sum_up(&mut self) {
+        let known = self.counts.iter().flatten();
+        self.domains = known.clone().count();
+        self.least = known.min().copied();
+    }
 }
 
 /// The policies of the constraint include the node (`matchNodeInclusionPolicies`).
@@ -174,18 +184,34 @@ impl PodTopologySpread {
         constraints: &[Cow<'_, SpreadConstraint>],
         requires_all_labels: bool,
     ) -> Self {
-        let counted = |constraint: &Cow<'_, SpreadConstraint>| CountedConstraint {
-            selects_itself: constraint.selects(&snapshot.pod.labels),
-            constraint: constraint.clone().into_owned(),
-            counts: DomainCounts::new(),
-            weight: 0.0,
+        let pod = snapshot.pod;
+        let counted = |constraint: &Cow<'_, SpreadConstraint>| {
+            let topology = snapshot.nodes.topology(&constraint.topology_key);
+            // A selector without requirements, which selects every pod elsewhere, counts none
+            // (`countPodsMatchSelector`).
+            let counts_none = constraint.is_selector_empty();
+            let selects = |class: &PodInfo| {
+                !counts_none
+                    && class.namespace == pod.namespace
+                    && constraint.selects(&class.labels)
+            };
+            CountedConstraint {
+                selects_itself: constraint.selects(&pod.labels),
+                selected: snapshot.nodes.classes().evaluate(selects),
+                constraint: constraint.clone().into_owned(),
+                counts: vec![None; topology.len()],
+                topology,
+                domains: 0,
+                least: None,
+                weight: 0.0,
+            }
         };
         let constraints = constraints.iter().map(counted).collect();
         Self { constraints, requires_all_labels }
     }
 
     fn has_all_labels(&self, node: &NodeInfo) -> bool {
-        self.constraints.iter().all(|c| node.labels.contains_key(&c.constraint.topology_key))
+        self.constraints.iter().all(|c| c.topology.domain(node).is_some())
     }
 
     /// Adds the domains of the nodes that fit, and the weights by their number
@@ -195,16 +221,24 @@ impl PodTopologySpread {
         if self.requires_all_labels {
             nodes.retain(|node| self.has_all_labels(node));
         }
-        for CountedConstraint { constraint, counts, weight, .. } in &mut self.constraints {
+        for counted in &mut self.constraints {
             let mut size = nodes.len();
-            if constraint.topology_key != HOSTNAME {
+            if counted.constraint.topology_key != HOSTNAME {
+                // Nodes without the label are a domain of their own, which no node is scored by.
+                let mut without_label = 0;
                 for node in &nodes {
-                    let domain = node.labels.get(&constraint.topology_key);
-                    counts.entry(domain.cloned().unwrap_or_default()).or_insert(0);
+                    match counted.topology.domain(node) {
+                        Some(domain) => {
+                            if let Some(count) = counted.counts.get_mut(domain) {
+                                count.get_or_insert(0);
+                            }
+                        }
+                        None => without_label = 1,
+                    }
                 }
-                size = counts.len();
+                size = counted.counts.iter().flatten().count() + without_label;
             }
-            *weight = ((size + 2) as f64).ln();
+            counted.weight = ((size + 2) as f64).ln();
         }
     }
 
@@ -214,17 +248,16 @@ impl PodTopologySpread {
         if self.requires_all_labels && !self.has_all_labels(node) {
             return;
         }
-        for CountedConstraint { constraint, counts, .. } in &mut self.constraints {
-            if !is_included(constraint, snapshot.pod, node) {
+        for counted in &mut self.constraints {
+            let Some(domain) = counted.topology.domain(node) else { continue };
+            let is_wanted = adds_domain || counted.counts.get(domain).is_some_and(Option::is_some);
+            if !is_wanted || !is_included(&counted.constraint, snapshot.pod, node) {
                 continue;
             }
-            let domain = node.labels.get(&constraint.topology_key).map_or("", String::as_str);
-            let known = match counts.get_mut(domain) {
-                Some(known) => known,
-                None if adds_domain => counts.entry(domain.to_owned()).or_insert(0),
-                None => continue,
-            };
-            *known += matching_pods(constraint, snapshot.pod, node);
+            let matching = counted.matching_pods(node);
+            if let Some(count) = counted.counts.get_mut(domain) {
+                *count.get_or_insert(0) += matching;
+            }
         }
     }
 
@@ -233,12 +266,15 @@ impl PodTopologySpread {
         if pod.namespace != owner.namespace || !self.has_all_labels(node) {
             return;
         }
-        for CountedConstraint { constraint, counts, .. } in &mut self.constraints {
+        for counted in &mut self.constraints {
+            let constraint = &counted.constraint;
             if !constraint.selects(&pod.labels) || !is_included(constraint, owner, node) {
                 continue;
             }
-            if let Some(domain) = node.labels.get(&constraint.topology_key) {
-                *counts.entry(domain.clone()).or_insert(0) += by;
+            let domain = counted.topology.domain(node);
+            if let Some(count) = domain.and_then(|domain| counted.counts.get_mut(domain)) {
+                *count.get_or_insert(0) += by;
+                counted.sum_up();
             }
         }
     }
@@ -250,7 +286,6 @@ mod tests {
     use crate::listers::NoObjects;
     use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
     use client::labels::Labels;
-    use std::sync::Arc;
 
     fn labels() -> Labels {
         [("a".to_owned(), "b".to_owned())].into()
@@ -261,7 +296,6 @@ mod tests {
         let labels = [("zone".to_owned(), zone.to_owned())].into();
         NodeInfo {
             name: name.into(),
-            known: true,
             labels,
             pods: (0..pods).map(|_| pod()).collect(),
             ..NodeInfo::default()
@@ -287,7 +321,7 @@ mod tests {
         let (pod, listers) = (&Arc::new(info), &NoObjects);
         let snapshot = Snapshot::with(pod, nodes, listers);
         let plugin = PodTopologySpread::pre_filter(&snapshot).unwrap();
-        nodes.iter().map(|node| plugin.filter(&snapshot, node).is_ok()).collect()
+        snapshot.nodes.iter().map(|node| plugin.filter(&snapshot, node).is_ok()).collect()
     }
 
     #[test]
@@ -305,9 +339,10 @@ mod tests {
         let info = PodInfo { spread: vec![constraint(1, 1, false)], ..PodInfo::default() };
         let (pod, listers) = (&Arc::new(info), &NoObjects);
         let snapshot = Snapshot::with(pod, &nodes, listers);
-        let feasible: Vec<&NodeInfo> = nodes.iter().collect();
+        let feasible: Vec<&NodeInfo> = snapshot.nodes.iter().collect();
         let plugin = PodTopologySpread::pre_score(&snapshot, &feasible).unwrap();
-        let mut scores: Vec<i64> = nodes.iter().map(|n| plugin.score(&snapshot, n)).collect();
+        let mut scores: Vec<i64> =
+            feasible.iter().map(|node| plugin.score(&snapshot, node)).collect();
         plugin.normalize_score(&mut scores);
         assert!(scores[1] > scores[0], "{scores:?}");
         assert_eq!(scores[2], 0);

@@ -3,7 +3,7 @@
 
 use crate::framework::MAX_NODE_SCORE;
 use crate::node_info::NodeInfo;
-use crate::plugin_args::{ResourceWeight, ScoringStrategy, UtilizationPoint};
+use crate::plugin_args::{ResourceWeight, ScoredResource, ScoringStrategy, UtilizationPoint};
 use crate::pod_info::PodInfo;
 
 /// The allocation of a resource on a node.
@@ -29,41 +29,54 @@ pub(super) enum MissingRequests {
 }
 
 /// What the pod requests of a resource.
-pub(super) fn pod_request(pod: &PodInfo, name: &str, missing: MissingRequests) -> i64 {
-    match (name, missing) {
-        ("cpu", MissingRequests::Assumed) => pod.scored.milli_cpu,
-        ("memory", MissingRequests::Assumed) => pod.scored.memory,
-        _ => pod.requests.get(name),
+#[inline]
+pub(super) fn pod_request(
+    pod: &PodInfo,
+    resource: &ScoredResource,
+    missing: MissingRequests,
+) -> i64 {
+    let is_assumed = missing == MissingRequests::Assumed;
+    match resource {
+        ScoredResource::Cpu if is_assumed => pod.scored.milli_cpu,
+        ScoredResource::Cpu => pod.requests.milli_cpu,
+        ScoredResource::Memory if is_assumed => pod.scored.memory,
+        ScoredResource::Memory => pod.requests.memory,
+        ScoredResource::EphemeralStorage => pod.requests.ephemeral_storage,
+        ScoredResource::Other(name) => pod.requests.get(name),
     }
 }
 
-/// Whether a pod that does not request the resource is not scored by it (`IsScalarResourceName`).
-fn is_scalar(name: &str) -> bool {
-    !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods")
+/// What the node has of a resource, and what pods request of it.
+#[inline]
+fn on_node(node: &NodeInfo, resource: &ScoredResource, missing: MissingRequests) -> (i64, i64) {
+    let (all, used) = (&node.allocatable, &node.requested);
+    let is_assumed = missing == MissingRequests::Assumed;
+    match resource {
+        ScoredResource::Cpu if is_assumed => (all.milli_cpu, node.non_zero.milli_cpu),
+        ScoredResource::Cpu => (all.milli_cpu, used.milli_cpu),
+        ScoredResource::Memory if is_assumed => (all.memory, node.non_zero.memory),
+        ScoredResource::Memory => (all.memory, used.memory),
+        ScoredResource::EphemeralStorage => (all.ephemeral_storage, used.ephemeral_storage),
+        ScoredResource::Other(name) => (all.get(name), used.get(name)),
+    }
 }
 
-/// The allocations of the resources that the node has. A resource that a device class serves is not
-/// among them.
+/// The allocations of the resources that the node has. A pod is not scored by huge pages and
+/// extended resources that it does not request, and by none that a device class serves.
+#[inline]
 pub(super) fn allocations(
     resources: &[ResourceWeight],
     pod: &PodInfo,
     node: &NodeInfo,
     missing: MissingRequests,
-) -> impl Iterator<Item = Allocation> {
-    resources.iter().filter_map(move |resource| {
-        let name = resource.name.as_str();
-        let request = pod_request(pod, name, missing);
-        if request == 0 && is_scalar(name) {
+) -> impl Iterator<Item = Allocation> + Clone {
+    resources.iter().filter_map(move |ResourceWeight { resource, weight }| {
+        let request = pod_request(pod, resource, missing);
+        if request == 0 && matches!(resource, ScoredResource::Other(_)) {
             return None;
         }
-        let own = (node.allocatable.get(name), node.requested.get(name));
-        let (allocatable, allocated) = match (name, missing) {
-            ("cpu", MissingRequests::Assumed) => (own.0, node.non_zero.milli_cpu),
-            ("memory", MissingRequests::Assumed) => (own.0, node.non_zero.memory),
-            _ => own,
-        };
-        let weight = resource.weight;
-        let requested = allocated + request;
+        let (allocatable, allocated) = on_node(node, resource, missing);
+        let (weight, requested) = (*weight, allocated + request);
         (allocatable != 0).then_some(Allocation { weight, allocated, requested, allocatable })
     })
 }
@@ -124,15 +137,15 @@ fn broken_linear(shape: &[UtilizationPoint], utilization: i64) -> i64 {
 
 /// Score of NodeResourcesBalancedAllocation: 75 if the pod leaves the balance as it is, up to 100
 /// if it becomes more balanced, down to 50 if less (`balancedResourceScorer`).
-pub(super) fn balance_score(allocations: &[Allocation]) -> i64 {
-    let share =
-        |part: i64, allocation: &Allocation| (part as f64 / allocation.allocatable as f64).min(1.0);
-    let with = balance(allocations.iter().map(|a| share(a.requested, a)));
-    let without = balance(allocations.iter().map(|a| share(a.allocated, a)));
+pub(super) fn balance_score(allocations: impl Iterator<Item = Allocation> + Clone) -> i64 {
+    let share = |part: i64, whole: i64| (part as f64 / whole as f64).min(1.0);
+    let with = balance(allocations.clone().map(|a| share(a.requested, a.allocatable)));
+    let without = balance(allocations.map(|a| share(a.allocated, a.allocatable)));
     MAX_NODE_SCORE / 2 + (MAX_NODE_SCORE / 2 + with - without) / 2
 }
 
 /// 100 less the standard deviation of the shares in percent.
+#[inline]
 fn balance(shares: impl Iterator<Item = f64> + Clone) -> i64 {
     let count = shares.clone().count();
     let deviation = match count {
@@ -181,8 +194,9 @@ mod tests {
     fn a_pod_that_makes_the_shares_equal_scores_above_75() {
         let allocation =
             |allocated, requested| Allocation { weight: 1, allocated, requested, allocatable: 100 };
-        assert_eq!(balance_score(&[allocation(0, 50), allocation(50, 50)]), 87);
-        assert_eq!(balance_score(&[allocation(0, 10), allocation(0, 10)]), 75);
-        assert_eq!(balance_score(&[allocation(0, 100), allocation(0, 0)]), 50);
+        let score = |all: [Allocation; 2]| balance_score(all.into_iter());
+        assert_eq!(score([allocation(0, 50), allocation(50, 50)]), 87);
+        assert_eq!(score([allocation(0, 10), allocation(0, 10)]), 75);
+        assert_eq!(score([allocation(0, 100), allocation(0, 0)]), 50);
     }
 }

@@ -467,7 +467,8 @@ mod tests {
     fn reasons(plugin: &VolumeBinding, node: &NodeInfo) -> Vec<Cow<'static, str>> {
         let pod = Arc::new(PodInfo::default());
         let snapshot = Snapshot::with(&pod, &[], &crate::listers::NoObjects);
-        plugin.filter(&snapshot, node).unwrap_err().reasons
+        let outcome = plugin.verdict().and_then(|()| plugin.filter(&snapshot, node));
+        outcome.unwrap_err().reasons
     }
 
     #[test]

@@ -1,0 +1,280 @@
+//! The nodes of the cluster with the pods on them, and sums over all nodes.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::Node;
+use parking_lot::Mutex;
+
+use crate::node_info::NodeInfo;
+use crate::pod_classes::PodClasses;
+use crate::pod_info::PodInfo;
+use crate::topology::Topology;
+
+/// Most topologies that are kept.
+const TOPOLOGIES_MAX: usize = 64;
+
+/// Topologies by key. Copies of the nodes share them until either changes.
+#[derive(Debug, Default)]
+struct TopologyCache(Mutex<HashMap<String, Arc<Topology>>>);
+
+impl Clone for TopologyCache {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
+}
+
+/// All nodes, in no particular order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Nodes {
+    infos: Vec<NodeInfo>,
+    by_name: HashMap<String, usize>,
+    /// Pods of nodes without an object: seen before their node, or after its deletion.
+    absent: HashMap<String, Vec<Arc<PodInfo>>>,
+    /// The classes of the pods on nodes.
+    classes: PodClasses,
+    /// The topologies that plugins asked for, by key; empty after a change of nodes.
+    topologies: TopologyCache,
+    /// How many nodes hold an image, by its name.
+    image_nodes: HashMap<String, usize>,
+    /// Number of pods with terms of pod affinity or anti-affinity.
+    affine_pods: usize,
+    /// Number of pods with required anti-affinity.
+    repelling_pods: usize,
+}
+
+impl Deref for Nodes {
+    type Target = [NodeInfo];
+
+    fn deref(&self) -> &[NodeInfo] {
+        &self.infos
+    }
+}
+
+#[cfg(test)]
+impl FromIterator<NodeInfo> for Nodes {
+    fn from_iter<I: IntoIterator<Item = NodeInfo>>(nodes: I) -> Self {
+        let mut all = Self::default();
+        for mut node in nodes {
+            let (name, pods) = (node.name.clone(), std::mem::take(&mut node.pods));
+            // The pods add to these again.
+            (node.requested, node.non_zero) = Default::default();
+            (node.affine_pods, node.repelling_pods) = (0, 0);
+            all.insert(node);
+            for pod in pods {
+                all.add_pod(&name, pod);
+            }
+        }
+        all
+    }
+}
+
+impl Nodes {
+    /// The node with this name.
+    pub(crate) fn find(&self, name: &str) -> Option<&NodeInfo> {
+        self.infos.get(*self.by_name.get(name)?)
+    }
+
+    /// The domains of a topology key.
+    pub(crate) fn topology(&self, key: &str) -> Arc<Topology> {
+        let mut known = self.topologies.0.lock();
+        if let Some(topology) = known.get(key) {
+            return Arc::clone(topology);
+        }
+        // Keys come from pods: a cluster uses few of them, but nothing bounds them.
+        if known.len() >= TOPOLOGIES_MAX {
+            known.clear();
+        }
+        let topology = Arc::new(Topology::new(key, &self.infos));
+        known.insert(key.to_owned(), Arc::clone(&topology));
+        topology
+    }
+
+    /// The classes of the pods on nodes.
+    pub(crate) fn classes(&self) -> &PodClasses {
+        &self.classes
+    }
+
+    /// How many nodes hold the image with this name.
+    pub(crate) fn holding_image(&self, image: &str) -> usize {
+        self.image_nodes.get(image).copied().unwrap_or(0)
+    }
+
+    /// Whether a pod has terms of pod affinity or anti-affinity.
+    pub(crate) fn have_affine_pods(&self) -> bool {
+        self.affine_pods > 0
+    }
+
+    /// Whether a pod has required anti-affinity.
+    pub(crate) fn have_repelling_pods(&self) -> bool {
+        self.repelling_pods > 0
+    }
+
+    /// Adds or changes a node. Returns whether the change may make a pod schedulable.
+    pub(crate) fn set_node(&mut self, node: &Node) -> bool {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let Some(old) = self.by_name.get(name).and_then(|index| self.infos.get(*index)) else {
+            let pods = self.absent.remove(name).unwrap_or_default();
+            let mut info = NodeInfo::default();
+            info.set_node(node);
+            self.insert(info);
+            for pod in pods {
+                self.add_pod(name, pod);
+            }
+            return true;
+        };
+        let mut info = old.clone();
+        info.set_node(node);
+        let matters = info.labels != old.labels
+            || info.taints != old.taints
+            || info.unschedulable != old.unschedulable
+            || info.allocatable != old.allocatable
+            || info.declared_features != old.declared_features;
+        self.insert(info);
+        matters
+    }
+
+    /// Puts a node into the list, in the place of one with its name.
+    fn insert(&mut self, mut info: NodeInfo) {
+        self.count(&info, 1);
+        let known = self.by_name.get(&info.name).copied();
+        match known.and_then(|index| self.infos.get_mut(index)) {
+            Some(place) => {
+                if place.labels != info.labels {
+                    self.topologies = TopologyCache::default();
+                }
+                info.index = place.index;
+                let old = std::mem::replace(place, info);
+                self.count(&old, -1);
+            }
+            None => {
+                self.topologies = TopologyCache::default();
+                info.index = self.infos.len();
+                self.by_name.insert(info.name.clone(), info.index);
+                self.infos.push(info);
+            }
+        }
+    }
+
+    /// Removes a node; its pods stay until they are removed.
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        let Some(index) = self.by_name.remove(name) else { return };
+        let info = self.infos.swap_remove(index);
+        if let Some(moved) = self.infos.get_mut(index) {
+            moved.index = index;
+            self.by_name.insert(moved.name.clone(), index);
+        }
+        self.topologies = TopologyCache::default();
+        self.count(&info, -1);
+        for pod in &info.pods {
+            self.classes.remove(pod);
+        }
+        if !info.pods.is_empty() {
+            self.absent.insert(name.to_owned(), info.pods);
+        }
+    }
+
+    /// Puts a pod on a node.
+    pub(crate) fn add_pod(&mut self, node: &str, pod: Arc<PodInfo>) {
+        let Some(info) = self.by_name.get(node).and_then(|index| self.infos.get_mut(*index)) else {
+            self.absent.entry(node.to_owned()).or_default().push(pod);
+            return;
+        };
+        info.count_class(self.classes.add(&pod), &pod, 1);
+        self.affine_pods += usize::from(pod.has_affinity());
+        self.repelling_pods += usize::from(!pod.anti_affinity.is_empty());
+        info.add_pod(pod);
+    }
+
+    /// Takes a pod off a node.
+    pub(crate) fn remove_pod(
+        &mut self,
+        node: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<PodInfo>> {
+        let Some(info) = self.by_name.get(node).and_then(|index| self.infos.get_mut(*index)) else {
+            let pods = self.absent.get_mut(node)?;
+            let index = pods.iter().position(|p| p.name == name && p.namespace == namespace)?;
+            let pod = pods.swap_remove(index);
+            if pods.is_empty() {
+                self.absent.remove(node);
+            }
+            return Some(pod);
+        };
+        let pod = info.remove_pod(namespace, name)?;
+        if let Some(class) = self.classes.remove(&pod) {
+            info.count_class(class, &pod, -1);
+        }
+        self.affine_pods -= usize::from(pod.has_affinity());
+        self.repelling_pods -= usize::from(!pod.anti_affinity.is_empty());
+        Some(pod)
+    }
+
+    /// Adds a node to the sums, or takes it off (`by` is -1).
+    fn count(&mut self, info: &NodeInfo, by: isize) {
+        for image in info.images.keys() {
+            let count = self.image_nodes.entry(image.clone()).or_default();
+            *count = count.saturating_add_signed(by);
+            if *count == 0 {
+                self.image_nodes.remove(image);
+            }
+        }
+        let of = |pods: usize| isize::try_from(pods).unwrap_or(isize::MAX) * by;
+        self.affine_pods = self.affine_pods.saturating_add_signed(of(info.affine_pods));
+        self.repelling_pods = self.repelling_pods.saturating_add_signed(of(info.repelling_pods));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, images: &[&str]) -> Node {
+        let images: Vec<_> = images.iter().map(|i| json!({"names": [i], "sizeBytes": 1})).collect();
+        let node = json!({"metadata": {"name": name}, "status": {"images": images}});
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn pod(name: &str) -> Arc<PodInfo> {
+        let term = json!([{"topologyKey": "k", "labelSelector": {}}]);
+        let affinity =
+            json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}});
+        let spec = json!({"containers": [], "affinity": affinity});
+        let pod = json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec});
+        Arc::new(PodInfo::new(&serde_json::from_value(pod).unwrap()))
+    }
+
+    #[test]
+    fn pods_outlive_their_node_and_may_come_before_it() {
+        let mut nodes = Nodes::default();
+        nodes.add_pod("a", pod("early"));
+        assert!(nodes.is_empty() && !nodes.have_repelling_pods());
+        assert!(nodes.set_node(&node("a", &[])), "a new node");
+        assert!(nodes.have_repelling_pods() && nodes.have_affine_pods());
+        assert!(!nodes.set_node(&node("a", &[])), "nothing has changed");
+        assert_eq!(nodes.find("a").unwrap().pods.len(), 1);
+        nodes.set_node(&node("b", &[]));
+        nodes.remove_node("a");
+        assert_eq!(nodes.find("b").unwrap().name, "b");
+        assert!(nodes.find("a").is_none() && !nodes.have_repelling_pods());
+        nodes.set_node(&node("a", &[]));
+        assert!(nodes.remove_pod("a", "n", "early").is_some());
+        assert!(nodes.remove_pod("a", "n", "early").is_none());
+        assert!(!nodes.have_affine_pods());
+    }
+
+    #[test]
+    fn images_are_counted_by_node() {
+        let mut nodes = Nodes::default();
+        nodes.set_node(&node("a", &["x", "y"]));
+        nodes.set_node(&node("b", &["x"]));
+        assert_eq!((nodes.holding_image("x"), nodes.holding_image("y")), (2, 1));
+        nodes.set_node(&node("a", &["z"]));
+        assert_eq!((nodes.holding_image("x"), nodes.holding_image("y")), (1, 0));
+        nodes.remove_node("b");
+        assert_eq!(nodes.holding_image("x"), 0);
+    }
+}
