@@ -11,7 +11,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use client::labels::Labels;
 
 use crate::devices::store::Devices;
-use crate::pod_info::Controller;
+use crate::pod_info::PodOwner;
 
 /// The objects other than pods and nodes that plugins read. By default every method returns no
 /// object, so that a test implements only what its plugin reads.
@@ -32,7 +32,7 @@ pub(crate) trait Listers {
     }
 
     /// The selector of a controller of pods.
-    fn selector(&self, _namespace: &str, _controller: &Controller) -> Option<LabelSelector> {
+    fn selector(&self, _namespace: &str, _owner: &PodOwner) -> Option<LabelSelector> {
         None
     }
 

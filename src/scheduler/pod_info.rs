@@ -108,13 +108,13 @@ impl SpreadConstraint {
 
 /// The controller of a pod, of a kind whose pods are spread by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Controller {
+pub(crate) enum PodOwner {
     ReplicationController(String),
     ReplicaSet(String),
     StatefulSet(String),
 }
 
-impl Controller {
+impl PodOwner {
     fn of(pod: &Pod) -> Option<Self> {
         let mut owners = pod.metadata.owner_references.iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true))?;
@@ -135,7 +135,7 @@ pub(crate) struct PodInfo {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) labels: Labels,
-    pub(crate) controller: Option<Controller>,
+    pub(crate) controller: Option<PodOwner>,
     pub(crate) priority: i32,
     /// The node that the pod is bound to; empty if it has none.
     pub(crate) node_name: String,
@@ -233,7 +233,7 @@ impl PodInfo {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),
-            controller: Controller::of(pod),
+            controller: PodOwner::of(pod),
             nominated: status.and_then(|s| s.nominated_node_name.clone()).unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             terminal: status

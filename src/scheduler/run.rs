@@ -28,7 +28,7 @@ use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
-use crate::pod_info::{Controller, PodInfo};
+use crate::pod_info::{PodInfo, PodOwner};
 use crate::profile::DEFAULT_SCHEDULER;
 use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, State};
 
@@ -79,17 +79,17 @@ impl Listers for Caches {
         services.filter_map(|service| service.spec?.selector).collect()
     }
 
-    fn selector(&self, namespace: &str, controller: &Controller) -> Option<LabelSelector> {
-        match controller {
-            Controller::ReplicationController(name) => {
+    fn selector(&self, namespace: &str, owner: &PodOwner) -> Option<LabelSelector> {
+        match owner {
+            PodOwner::ReplicationController(name) => {
                 let match_labels =
                     self.replication_controllers.get(namespace, name)?.spec?.selector;
                 Some(LabelSelector { match_labels, ..LabelSelector::default() })
             }
-            Controller::ReplicaSet(name) => {
+            PodOwner::ReplicaSet(name) => {
                 Some(self.replica_sets.get(namespace, name)?.spec.selector)
             }
-            Controller::StatefulSet(name) => {
+            PodOwner::StatefulSet(name) => {
                 Some(self.stateful_sets.get(namespace, name)?.spec.selector)
             }
         }

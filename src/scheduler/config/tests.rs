@@ -83,7 +83,6 @@ fn several_profiles_have_names_of_their_own() {
 /// The texts are those of upstream's validation where it has the rule.
 #[test]
 fn invalid_files_are_rejected_by_field() {
-    let args = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
     let plugins = |plugins: Value| json!({"profiles": [{"plugins": plugins}]});
     for (file, want) in [
         (json!({"nope": 1}), "unknown field \"nope\""),
@@ -110,6 +109,17 @@ fn invalid_files_are_rejected_by_field() {
             plugins(json!({"bind": {"disabled": [{"name": "*"}]}})),
             "kube-lite needs the plugin DefaultBinder",
         ),
+    ] {
+        let error = parsed(file.clone()).map(drop).unwrap_err();
+        assert!(error.contains(want), "{file}: {error}");
+    }
+}
+
+/// The texts are those of upstream's validation where it has the rule.
+#[test]
+fn invalid_arguments_are_rejected_by_field() {
+    let args = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
+    for (file, want) in [
         (
             args("NodeResourcesFit", json!({"scoringStrategy": {"type": "Best"}})),
             "Unsupported value: \"Best\"",

@@ -2,6 +2,7 @@
 //! second, for each workload.
 //! usage: place [NODES [PODS [WORKLOAD]]]
 
+use std::io::Write as _;
 use std::time::Instant;
 
 use api::k8s::api::core::v1::Pod;
@@ -80,10 +81,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let begin = Instant::now();
         let placed = all.iter().filter(|pod| cluster.place(pod)).count();
         let seconds = begin.elapsed().as_secs_f64();
-        println!(
+        writeln!(
+            std::io::stdout(),
             "{name}: {placed} of {count} pods on {nodes} nodes in {seconds:.2} s: {:.0} pods/s",
             placed as f64 / seconds
-        );
+        )?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use super::{OfflineError, decode};
 use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
 use crate::listers::Listers;
-use crate::pod_info::Controller;
+use crate::pod_info::PodOwner;
 
 /// Objects of all kinds but nodes and pods.
 #[derive(Debug, Default)]
@@ -91,19 +91,17 @@ impl Listers for Objects {
             .collect()
     }
 
-    fn selector(&self, namespace: &str, controller: &Controller) -> Option<LabelSelector> {
+    fn selector(&self, namespace: &str, owner: &PodOwner) -> Option<LabelSelector> {
         let spec = |kind: &str, name: &str| {
             self.value(kind, namespace, name).map(|object| object["spec"]["selector"].clone())
         };
-        match controller {
-            Controller::ReplicationController(name) => Some(LabelSelector {
+        match owner {
+            PodOwner::ReplicationController(name) => Some(LabelSelector {
                 match_labels: serde_json::from_value(spec("ReplicationController", name)?).ok(),
                 ..LabelSelector::default()
             }),
-            Controller::ReplicaSet(name) => serde_json::from_value(spec("ReplicaSet", name)?).ok(),
-            Controller::StatefulSet(name) => {
-                serde_json::from_value(spec("StatefulSet", name)?).ok()
-            }
+            PodOwner::ReplicaSet(name) => serde_json::from_value(spec("ReplicaSet", name)?).ok(),
+            PodOwner::StatefulSet(name) => serde_json::from_value(spec("StatefulSet", name)?).ok(),
         }
     }
 
