@@ -18,7 +18,7 @@ mod listers;
 mod node_info;
 mod node_selector;
 mod nodes;
-#[cfg(feature = "offline")]
+#[cfg(any(test, feature = "offline"))]
 pub mod offline;
 mod plugin_args;
 mod plugins;

@@ -2,6 +2,8 @@
 //! for measurements.
 
 mod objects;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
