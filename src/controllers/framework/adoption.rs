@@ -17,7 +17,7 @@ const ORPHANS: &str = "orphans";
 
 /// The uid of an object's controller, for [`BY_CONTROLLER`].
 pub(crate) fn controller_uid(object: &Object) -> Vec<String> {
-    meta(object).as_ref().and_then(controller_of).map(|o| o.uid.clone()).into_iter().collect()
+    meta(object).as_deref().and_then(controller_of).map(|o| o.uid.clone()).into_iter().collect()
 }
 
 fn orphan_of(object: &Object) -> Vec<String> {
@@ -122,7 +122,7 @@ pub(crate) fn owners_of<O: Kind>(
     }
     if let Change::Updated { old, .. } = change {
         let before = meta(old);
-        let before = before.as_ref().and_then(controller_of).filter(|o| o.kind == O::KIND);
+        let before = before.as_deref().and_then(controller_of).filter(|o| o.kind == O::KIND);
         if let Some(before) =
             before.filter(|o| controller_of(&child).is_none_or(|now| now.uid != o.uid))
         {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::Object;
 use api::k8s::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use api::k8s::api::core::v1::{Pod, ReplicationController};
 use api::k8s::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
@@ -78,12 +79,18 @@ fn selects(budget: &PodDisruptionBudget, pod: &ObjectMeta) -> bool {
     selector.is_some_and(|s| client::labels::selects(s, pod.labels.as_ref()))
 }
 
+/// A check without decoding, as most pods have no such condition.
+fn may_be_target(object: &Object) -> bool {
+    const CONDITION: &[u8] = b"\"DisruptionTarget\"";
+    object.raw().windows(CONDITION.len()).any(|bytes| bytes == CONDITION)
+}
+
 /// The budgets that select the pod or did so before, and the pod itself while its disruption may be
 /// stale.
 fn pod_changed(change: &Change, budgets: &Informer<PodDisruptionBudget>) -> Vec<Key> {
     let object = change.object();
     let namespace = object.key.namespace.to_string();
-    let mut states: Vec<ObjectMeta> = meta(object).into_iter().collect();
+    let mut states: Vec<Arc<ObjectMeta>> = meta(object).into_iter().collect();
     if let Change::Updated { old, .. } = change {
         states.extend(meta(old));
     }
@@ -94,6 +101,7 @@ fn pod_changed(change: &Change, budgets: &Informer<PodDisruptionBudget>) -> Vec<
         .filter_map(|b| Some((namespace.clone(), b.metadata.name?)))
         .collect();
     let stale = !matches!(change, Change::Deleted(_))
+        && may_be_target(object)
         && client::informer::decode::<Pod>(object).is_some_and(|p| target_since(&p).is_some());
     if stale {
         keys.push((namespace, format!("{STALE}{}", object.key.name)));

@@ -68,12 +68,12 @@ fn deployment_of_gone_pod(change: &Change, sets: &Informer<ReplicaSet>) -> Vec<K
     let Change::Deleted(object) = change else { return Vec::new() };
     let namespace = &object.key.namespace;
     let set = meta(object)
-        .as_ref()
+        .as_deref()
         .and_then(controller_of)
         .filter(|o| o.kind == "ReplicaSet")
         .and_then(|o| sets.cache().get(namespace, &o.name))
         .and_then(|set| meta(&set));
-    let owner = set.as_ref().and_then(controller_of).filter(|o| o.kind == "Deployment");
+    let owner = set.as_deref().and_then(controller_of).filter(|o| o.kind == "Deployment");
     owner.map(|o| (namespace.to_string(), o.name.clone())).into_iter().collect()
 }
 

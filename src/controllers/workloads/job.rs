@@ -111,8 +111,8 @@ fn has_finalizer(meta: &ObjectMeta) -> bool {
 }
 
 fn job_of_tracked(object: &Object) -> Vec<String> {
-    let pod = meta(object).filter(has_finalizer);
-    let owner = pod.as_ref().and_then(controller_of).filter(|o| o.kind == "Job");
+    let pod = meta(object).filter(|meta| has_finalizer(meta));
+    let owner = pod.as_deref().and_then(controller_of).filter(|o| o.kind == "Job");
     owner.map(|o| format!("{}/{}", object.key.namespace, o.name)).into_iter().collect()
 }
 

@@ -127,7 +127,7 @@ fn pod_changed<K: ReplicaOwner>(
     // A pod that was released or changed hands concerns its owner of before, too.
     if let Change::Updated { old, .. } = change {
         let before = meta(old);
-        let before = before.as_ref().and_then(controller_of).filter(|o| o.kind == K::KIND);
+        let before = before.as_deref().and_then(controller_of).filter(|o| o.kind == K::KIND);
         if let Some(before) =
             before.filter(|o| controller_of(&pod).is_none_or(|now| now.uid != o.uid))
         {

@@ -34,7 +34,7 @@ impl Controller {
         });
         self.claims.add_index(BY_OWNER, |object| {
             let meta = client::meta(object);
-            let owner = meta.as_ref().and_then(controller_of);
+            let owner = meta.as_deref().and_then(controller_of);
             let pod = owner.filter(|o| o.api_version == "v1" && o.kind == "Pod");
             pod.map(|pod| format!("{}/{}", object.key.namespace, pod.uid)).into_iter().collect()
         });

@@ -129,7 +129,7 @@ impl Controller {
             let meta = client::meta(&object)?;
             let annotation = meta.annotations.as_ref().and_then(|a| a.get(POD_CLAIM_ANNOTATION));
             if annotation == Some(&claim.name) {
-                return meta.name;
+                return meta.name.clone();
             }
         }
         let is_orphan = |created: &CreatedClaim| {
