@@ -45,7 +45,19 @@ struct Record {
     reason: String,
     message: String,
     annotations: BTreeMap<String, String>,
+    action: Option<Action>,
     at: Timestamp,
+}
+
+/// What a controller did or tried when it recorded an event, as in `events.k8s.io`.
+#[derive(Debug, Clone)]
+pub struct Action {
+    /// Name of the controller, instead of that of the recorder's component.
+    pub controller: String,
+    /// The action, such as `Binding`.
+    pub name: &'static str,
+    /// Another object that is part of the action.
+    pub related: Option<ObjectReference>,
 }
 
 /// Records events of one component; cheap to clone, never blocks.
@@ -120,15 +132,31 @@ impl EventRecorder {
         reason: &str,
         message: impl Into<String>,
     ) {
-        let record = Record {
-            object,
-            kind,
-            reason: reason.to_owned(),
-            message: message.into(),
-            annotations,
-            at: Timestamp::now(),
-        };
-        if self.sender.try_send(record).is_err() {
+        let (reason, message) = (reason.to_owned(), message.into());
+        let (action, at) = (None, Timestamp::now());
+        self.send(Record { object, kind, reason, message, annotations, action, at });
+    }
+
+    /// Records an event of the referenced object with the action that led to it.
+    pub fn action_event_for(
+        &self,
+        object: ObjectReference,
+        action: Action,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let (reason, message) = (reason.to_owned(), message.into());
+        let (annotations, at) = (BTreeMap::new(), Timestamp::now());
+        let action = Some(action);
+        self.send(Record { object, kind, reason, message, annotations, action, at });
+    }
+
+    fn send(&self, record: Record) {
+        if let Err(error) = self.sender.try_send(record) {
+            let (mpsc::error::TrySendError::Full(record)
+            | mpsc::error::TrySendError::Closed(record)) = error;
+            let reason = record.reason;
             tracing::debug!(reason, "event dropped, too many wait");
         }
     }
@@ -249,6 +277,8 @@ impl Writer {
 
     fn event(&self, record: &Record, namespace: &str, name: &str) -> Event {
         let host = (!self.host.is_empty()).then(|| self.host.to_string());
+        let action = record.action.as_ref();
+        let component = action.map_or(&*self.component, |action| &action.controller);
         Event {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -263,11 +293,10 @@ impl Writer {
             count: Some(1),
             first_timestamp: Some(Time(record.at)),
             last_timestamp: Some(Time(record.at)),
-            source: Some(EventSource {
-                component: Some(self.component.to_string()),
-                host: host.clone(),
-            }),
-            reporting_component: Some(self.component.to_string()),
+            source: Some(EventSource { component: Some(component.to_owned()), host: host.clone() }),
+            reporting_component: Some(component.to_owned()),
+            action: action.map(|action| action.name.to_owned()),
+            related: action.and_then(|action| action.related.clone()),
             reporting_instance: host,
             ..Event::default()
         }
