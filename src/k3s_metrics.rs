@@ -41,7 +41,7 @@ impl K3sFamilies {
             None => {
                 let of_controllers = controllers::METRICS.iter().copied().flatten();
                 let families = snapshots::metrics::ALL.iter().chain(of_controllers);
-                let families = families.chain(&scheduler::METRICS);
+                let families = families.chain(scheduler::families());
                 let families = families.chain(client::workqueue::families());
                 families.for_each(|family| family.render(&mut out));
             }

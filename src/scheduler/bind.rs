@@ -2,25 +2,26 @@
 //! node.
 
 pub(crate) mod claims;
+mod report;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
-use api::k8s::jiff::Timestamp;
 use api::{Gvr, Object};
+use base::clock;
 use client::events::EventType;
 use client::informer::decode;
-use client::{Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
+use client::{Client, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::framework::PreBind;
+use crate::metrics::{self, point, status};
 use crate::pod_info::PodInfo;
-use crate::profile::{DEFAULT_SCHEDULER, Profiles};
-use crate::state::Unschedulable;
+use crate::profile::{Profiles, scheduler_name};
 
 use claims::{ClaimWriter, ReservedClaims};
+pub(crate) use report::record;
 
 /// The node for which the provisioner creates the volume of a claim; the provisioner removes it
 /// when it cannot.
@@ -44,7 +45,10 @@ pub(crate) enum BindError {
     /// The devices of the pod's claims could not be allocated or are not ready.
     #[error(transparent)]
     Claims(#[from] claims::ClaimWriteError),
-    /// A request to the API server failed.
+    /// The API server rejects the binding.
+    #[error(transparent)]
+    Binding(Error),
+    /// Another request to the API server failed.
     #[error(transparent)]
     Client(#[from] Error),
 }
@@ -84,12 +88,32 @@ pub(crate) struct Writer {
 }
 
 impl BindError {
-    /// Whether other pods or users caused it, so that the pod is scheduled again without a report.
-    pub(crate) fn is_expected(&self) -> bool {
+    /// The plugin of upstream that would have failed.
+    fn plugin(&self) -> &'static str {
         match self {
-            Self::Client(error) => error.is_not_found() || error.is_conflict(),
-            Self::VolumeLost(_) | Self::ClaimLost(_) => true,
-            Self::VolumesNotBound | Self::Provisioning(_) | Self::Claims(_) => false,
+            Self::Binding(_) => "DefaultBinder",
+            Self::Claims(_) => "DynamicResources",
+            Self::VolumesNotBound
+            | Self::VolumeLost(_)
+            | Self::ClaimLost(_)
+            | Self::Provisioning(_)
+            | Self::Client(_) => "VolumeBinding",
+        }
+    }
+
+    /// The message of the pod's condition.
+    pub(crate) fn message(&self) -> String {
+        let plugin = self.plugin();
+        match self {
+            Self::Binding(error) => format!("running Bind plugin {plugin:?}: {error}"),
+            Self::Claims(error) => format!("running PreBind plugin {plugin:?}: {error}"),
+            Self::VolumesNotBound
+            | Self::VolumeLost(_)
+            | Self::ClaimLost(_)
+            | Self::Provisioning(_)
+            | Self::Client(_) => {
+                format!("running PreBind plugin {plugin:?}: binding volumes: {self}")
+            }
         }
     }
 }
@@ -143,8 +167,12 @@ impl Writer {
     ) -> Result<(), BindError> {
         let mut reserved = ReservedClaims::new(writes);
         let bound = self.bind_reserved(pod, node, writes, &mut reserved).await;
-        if bound.is_err() {
+        if let Err(error) = &bound {
+            metrics::volume_error(error.plugin(), "bind");
+            let start = clock::now();
             self.resource_claims.unreserve(pod, &reserved).await;
+            let profile = scheduler_name(pod);
+            metrics::extension_point(point::UNRESERVE, status::SUCCESS, profile, start);
         }
         bound
     }
@@ -161,6 +189,31 @@ impl Writer {
         writes: &[PreBind],
         reserved: &mut ReservedClaims,
     ) -> Result<(), BindError> {
+        let start = clock::now();
+        let prepared = self.pre_bind_all(pod, node, writes, reserved).await;
+        let profile = scheduler_name(pod);
+        metrics::extension_point(point::PRE_BIND, status::of(&prepared), profile, start);
+        prepared?;
+        let start = clock::now();
+        let bound = self.post_binding(pod, node).await;
+        metrics::extension_point(point::BIND, status::of(&bound), profile, start);
+        if metrics::is_sampled() {
+            metrics::plugin(point::BIND, "DefaultBinder", status::of(&bound), start, 1);
+        }
+        bound.map_err(BindError::Binding)?;
+        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
+        record(&self.recorder, pod, "Binding", (EventType::Normal, "Scheduled"), text);
+        Ok(())
+    }
+
+    /// Executes the writes of `reserve`, and waits until their effect is there.
+    async fn pre_bind_all(
+        &self,
+        pod: &PodInfo,
+        node: &str,
+        writes: &[PreBind],
+        reserved: &mut ReservedClaims,
+    ) -> Result<(), BindError> {
         let mut provisioned = Vec::new();
         for write in writes {
             provisioned.extend(self.pre_bind(pod, node, write).await?);
@@ -168,18 +221,18 @@ impl Writer {
         if writes.iter().any(|write| !matches!(write, PreBind::BindClaims(_))) {
             self.volumes_bound((pod, node), writes, &provisioned).await?;
         }
-        self.resource_claims.bind(pod, node, reserved).await?;
+        Ok(self.resource_claims.bind(pod, node, reserved).await?)
+    }
+
+    async fn post_binding(&self, pod: &PodInfo, node: &str) -> Result<(), Error> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
-        self.client
-            .post_value(&Gvr::new("", "v1", "pods"), &pod.namespace, &pod.name, "binding", &binding)
-            .await?;
-        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
-        self.recorder.event_for(reference(pod), EventType::Normal, "Scheduled", text);
-        Ok(())
+        let pods = Gvr::new("", "v1", "pods");
+        let name = pod.name.as_str();
+        self.client.post_value(&pods, &pod.namespace, name, "binding", &binding).await.map(drop)
     }
 
     fn claim_reference(&self, namespace: &str, claim: &str) -> ObjectReference {
@@ -297,118 +350,6 @@ impl Writer {
         let profile = self.profiles.of(&pod.scheduler);
         let timeout = profile.map_or(Duration::ZERO, |profile| profile.args.bind_timeout);
         tokio::time::timeout(timeout, wait).await.unwrap_or(Err(BindError::VolumesNotBound))
-    }
-
-    /// Releases a claim, evicts the victims of a preemption, and reports why the pod has no node.
-    pub(crate) async fn unschedulable(
-        &self,
-        pod: &PodInfo,
-        why: &Unschedulable,
-    ) -> Result<(), Error> {
-        let released = match &why.release {
-            Some(release) => self.resource_claims.release(release).await,
-            None => Ok(()),
-        };
-        if let Err(error) = released {
-            let text = why.text_with(&error.to_string());
-            return self.not_scheduled(pod, "Unschedulable", &text, "").await;
-        }
-        let nomination = why.nomination.as_ref().filter(|_| self.cached(pod).is_some());
-        let victims = nomination.iter().flat_map(|nomination| &nomination.victims);
-        for victim in victims.filter(|victim| !victim.deleting) {
-            self.evict(pod, victim, nomination.map_or("", |n| n.node.as_str())).await?;
-        }
-        let nominated = nomination.map_or("", |n| n.node.as_str());
-        self.not_scheduled(pod, "Unschedulable", &why.text(), nominated).await
-    }
-
-    /// The pod in the cache, unless it is another one of this name.
-    fn cached(&self, pod: &PodInfo) -> Option<Pod> {
-        let cached = self.pods.get(&pod.namespace, &pod.name)?;
-        (cached.metadata.uid.as_deref() == Some(&pod.uid)).then_some(cached)
-    }
-
-    /// Reports why the pod has no node. `nominated` is the node that will be free for it, or empty.
-    pub(crate) async fn not_scheduled(
-        &self,
-        pod: &PodInfo,
-        reason: &str,
-        message: &str,
-        nominated: &str,
-    ) -> Result<(), Error> {
-        self.recorder.event_for(reference(pod), EventType::Warning, "FailedScheduling", message);
-        let Some(cached) = self.cached(pod) else { return Ok(()) };
-        let status = cached.status.unwrap_or_default();
-        let old = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled");
-        let same = old.is_some_and(|c| {
-            c.status == "False"
-                && c.reason.as_deref() == Some(reason)
-                && c.message.as_deref() == Some(message)
-        });
-        let keeps_nomination =
-            nominated.is_empty() || status.nominated_node_name.as_deref() == Some(nominated);
-        if same && keeps_nomination {
-            return Ok(());
-        }
-        let since =
-            old.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
-        let since =
-            since.unwrap_or(api::k8s::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
-        let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [{
-            "type": "PodScheduled", "status": "False",
-            "reason": reason, "message": message,
-            "lastTransitionTime": since, "lastProbeTime": null,
-            "observedGeneration": cached.metadata.generation,
-        }]}});
-        if !nominated.is_empty() {
-            patch["status"]["nominatedNodeName"] = nominated.into();
-        }
-        match self
-            .client
-            .patch::<Pod>(&pod.namespace, &pod.name, "status", &Patch::Strategic(&patch))
-            .await
-        {
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            other => other.map(drop),
-        }
-    }
-
-    async fn evict(
-        &self,
-        preemptor: &PodInfo,
-        victim: &Arc<PodInfo>,
-        node: &str,
-    ) -> Result<(), Error> {
-        let scheduler = match preemptor.scheduler.as_str() {
-            "" => DEFAULT_SCHEDULER,
-            name => name,
-        };
-        let message = format!("{scheduler}: preempting to accommodate a higher priority pod");
-        let condition = json!({"status": {"conditions": [{
-            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "message": message,
-            "lastTransitionTime": Timestamp::now().to_string(),
-        }]}});
-        let gone = |error: &Error| error.is_not_found() || error.is_conflict();
-        match self
-            .client
-            .patch::<Pod>(&victim.namespace, &victim.name, "status", &Patch::Strategic(&condition))
-            .await
-        {
-            Err(error) if !gone(&error) => return Err(error),
-            Ok(_) | Err(_) => {}
-        }
-        match self
-            .client
-            .delete::<Pod>(&victim.namespace, &victim.name, &DeleteOptions::with_uid(&victim.uid))
-            .await
-        {
-            Err(error) if !gone(&error) => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let text = format!("Preempted by pod {} on node {node}", preemptor.uid);
-        self.recorder.event_for(reference(victim), EventType::Normal, "Preempted", text);
-        Ok(())
     }
 }
 

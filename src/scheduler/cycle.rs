@@ -1,6 +1,9 @@
 //! One scheduling cycle: filter, score, select. Pure.
 
+use base::clock;
+
 use crate::framework::CycleState;
+use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
 use crate::rejection::{FitError, Rejection};
 
@@ -41,12 +44,26 @@ pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, Fit
         });
         return Err(FitError { pre_filter: Some(rejection.clone()), error, ..fit });
     }
+    let began = clock::now();
+    let found = filter(state, start, fit);
+    let has_error = found.as_ref().is_err_and(|fit| fit.error.is_some());
+    let status = if has_error { status::ERROR } else { status::SUCCESS };
+    metrics::extension_point(point::FILTER, status, &state.profile().scheduler_name, began);
+    found
+}
+
+fn filter(state: &CycleState<'_>, start: usize, fit: FitError) -> Result<Feasible, FitError> {
+    let snapshot = &state.snapshot;
     if !snapshot.pod.nominated.is_empty() {
         let is_nominated = |node: &NodeInfo| node.name == snapshot.pod.nominated;
         let nominated = snapshot.nodes.iter().position(is_nominated);
         let fits = |index: usize| {
             let node = snapshot.nodes.get(index);
-            node.is_some_and(|node| state.filter_with_nominated_pods(node).is_ok())
+            node.is_some_and(|node| {
+                let result = state.filter_with_nominated_pods(node);
+                state.count_filter(&result);
+                result.is_ok()
+            })
         };
         if let Some(index) = nominated.filter(|index| fits(*index)) {
             return Ok(Feasible { nodes: vec![index], processed: 1 });
@@ -65,6 +82,11 @@ fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Fea
     let count = allowed.as_ref().map_or(snapshot.nodes.len(), Vec::len);
     let enough = feasible_nodes_to_find(count, state.profile().percentage_of_nodes_to_score);
     let mut feasible = Feasible::default();
+    let first = match &allowed {
+        Some(allowed) => allowed.first().copied(),
+        None => start.checked_rem(count),
+    };
+    state.sample_filters(first.and_then(|index| snapshot.nodes.get(index)));
     for offset in 0..count {
         let position = (start + offset) % count;
         let index = match &allowed {
@@ -76,6 +98,7 @@ fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Fea
         match state.filter_with_nominated_pods(node) {
             Ok(()) => feasible.nodes.push(index),
             Err(rejection) if rejection.is_error => {
+                metrics::volume_error(rejection.plugin, "predicate");
                 return Err(FitError { error: Some(filter_error(&rejection)), ..fit });
             }
             Err(rejection) => fit.rejections.push((index, rejection)),
@@ -84,6 +107,7 @@ fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Fea
             break;
         }
     }
+    state.count_filters(feasible.processed, &fit.rejections);
     if feasible.nodes.is_empty() { Err(fit) } else { Ok(feasible) }
 }
 

@@ -5,7 +5,73 @@ use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
 
 use crate::devices::claims::ClaimChange;
 use crate::devices::store::Devices;
+use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
+
+/// Names of events, as kube-scheduler has them in metrics: the kind of an object, and what happened
+/// to it.
+pub(crate) mod label {
+    pub(crate) const UNSCHEDULED_POD_ADD: &str = "UnscheduledPodAdd";
+    pub(crate) const UNSCHEDULED_POD_UPDATE: &str = "UnscheduledPodUpdate";
+    pub(crate) const UNSCHEDULED_POD_DELETE: &str = "UnscheduledPodDelete";
+    pub(crate) const ASSIGNED_POD_ADD: &str = "AssignedPodAdd";
+    pub(crate) const ASSIGNED_POD_UPDATE: &str = "AssignedPodUpdate";
+    pub(crate) const ASSIGNED_POD_DELETE: &str = "AssignedPodDelete";
+    pub(crate) const NODE_ADD: &str = "NodeAdd";
+    pub(crate) const NODE_DELETE: &str = "NodeDelete";
+    pub(crate) const SCHEDULE_ATTEMPT_FAILURE: &str = "ScheduleAttemptFailure";
+    pub(crate) const BACKOFF_COMPLETE: &str = "BackoffComplete";
+    pub(crate) const UNSCHEDULABLE_TIMEOUT: &str = "UnschedulableTimeout";
+}
+
+/// The names of the events of a kind: an object is added, changed, deleted.
+pub(crate) type EventLabels = [&'static str; 3];
+
+/// The [`EventLabels`] of a kind.
+macro_rules! labels {
+    ($kind:literal) => {
+        [concat!($kind, "Add"), concat!($kind, "Update"), concat!($kind, "Delete")]
+    };
+}
+pub(crate) use labels;
+
+/// The name of the event of a changed node; none if no pod can become schedulable by the change.
+pub(crate) fn node_event(old: &NodeInfo, new: &NodeInfo) -> Option<&'static str> {
+    if old.unschedulable != new.unschedulable {
+        Some("NodeUpdateNodeTaint")
+    } else if old.allocatable != new.allocatable {
+        Some("NodeUpdateNodeAllocatable")
+    } else if old.labels != new.labels {
+        Some("NodeUpdateNodeLabel")
+    } else if old.taints != new.taints {
+        Some("NodeUpdateNodeTaint")
+    } else if old.declared_features != new.declared_features {
+        Some("NodeUpdateNodeDeclaredFeature")
+    } else {
+        None
+    }
+}
+
+/// The name of the event of a changed pod for the pod itself.
+pub(crate) fn target_pod_event(old: &PodInfo, new: &PodInfo) -> &'static str {
+    let mut most = old.requests.clone();
+    most.max(&new.requests);
+    if old.labels != new.labels {
+        "TargetPodUpdatePodLabel"
+    } else if most != new.requests {
+        "TargetPodUpdatePodScaleDown"
+    } else if old.requests != new.requests {
+        "TargetPodUpdatePodScaleUp"
+    } else if !old.gates.is_empty() && new.gates.is_empty() {
+        "TargetPodUpdatePodSchedulingGatesEliminated"
+    } else if old.tolerations.len() != new.tolerations.len() {
+        "TargetPodUpdatePodToleration"
+    } else if old.resource_claims != new.resource_claims {
+        "TargetPodUpdatePodGeneratedResourceClaim"
+    } else {
+        "TargetPodUpdate"
+    }
+}
 
 /// A change in the cluster, named after upstream's `ClusterEvent` resources. A plugin's
 /// `queueing_hint` decides whether it concerns a pod that the plugin rejected.

@@ -1,19 +1,27 @@
 //! The scheduling framework: the `Plugin` trait with its extension points, and the state of one
 //! scheduling cycle that runs them.
 
+mod observe;
+mod outcome;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use base::clock;
 
 use crate::devices::binding::{ClaimRelease, ClaimsToBind};
 use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::listers::Listers;
+use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
 use crate::nodes::Nodes;
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 use crate::profile::Profile;
 use crate::rejection::{FitError, Rejection};
+
+pub(crate) use outcome::{Nomination, PostFilterOutcome, PostFilterResult, Restriction};
 
 /// Highest score that a plugin gives a node (`framework.MaxNodeScore`).
 pub(crate) const MAX_NODE_SCORE: i64 = 100;
@@ -83,51 +91,6 @@ pub(crate) enum PreBind {
     },
     /// Allocate and reserve the ResourceClaims of the pod.
     BindClaims(Arc<ClaimsToBind>),
-}
-
-/// A node that `post_filter` promises to the pod, and the pods to evict from it.
-#[derive(Debug, Clone)]
-pub(crate) struct Nomination {
-    /// Name of the node.
-    pub(crate) node: String,
-    /// Pods to evict.
-    pub(crate) victims: Vec<Arc<PodInfo>>,
-}
-
-impl Nomination {
-    /// The text that follows the message of the fit error.
-    fn text(&self) -> String {
-        format!(
-            "preemption: found a potential placement for pod on node {}, preempting {} victims",
-            self.node,
-            self.victims.len()
-        )
-    }
-}
-
-/// Outcome of `post_filter`.
-#[derive(Debug)]
-pub(crate) enum PostFilterResult {
-    /// The pod fits after the victims have left.
-    Nominated(Nomination),
-    /// The pod may fit after a claim was released; its text follows the message of the fit error.
-    Release(ClaimRelease),
-    /// Nothing helps; the text follows the message of the fit error.
-    Unschedulable(String),
-    /// The plugin failed; the text follows the message of the fit error, and no further plugin
-    /// runs.
-    Failed(String),
-}
-
-/// The outcomes of `post_filter` of all plugins.
-#[derive(Debug, Default)]
-pub(crate) struct PostFilterOutcome {
-    /// The node that preemption frees for the pod.
-    pub(crate) nomination: Option<Nomination>,
-    /// The claim to release.
-    pub(crate) release: Option<ClaimRelease>,
-    /// The texts of the plugins; of a nomination, its own.
-    pub(crate) reasons: Vec<String>,
 }
 
 /// A scheduler plugin. The extension points have upstream's names and meaning.
@@ -315,44 +278,6 @@ pub(crate) const fn scored<P: Plugin>(weight: i64) -> Registration {
     }
 }
 
-/// The nodes that `pre_filter` restricts the pod to.
-#[derive(Debug, Clone)]
-pub(crate) struct Restriction {
-    pub(crate) nodes: BTreeSet<String>,
-    /// The plugins that know the nodes, sorted.
-    pub(crate) plugins: BTreeSet<&'static str>,
-}
-
-impl Restriction {
-    /// The restriction of several plugins together.
-    fn and(all: Option<Self>, plugin: &'static str, nodes: &BTreeSet<String>) -> Self {
-        let Some(mut all) = all else {
-            return Self { nodes: nodes.clone(), plugins: [plugin].into() };
-        };
-        all.nodes.retain(|name| nodes.contains(name));
-        all.plugins.insert(plugin);
-        all
-    }
-
-    /// The plugins in the form of Go's lists.
-    pub(crate) fn plugin_list(&self) -> String {
-        let names: Vec<&str> = self.plugins.iter().copied().collect();
-        format!("[{}]", names.join(" "))
-    }
-
-    /// The rejection of all nodes, if no node is left.
-    fn rejection(&self) -> Option<Rejection> {
-        let text = match self.plugins.first() {
-            _ if !self.nodes.is_empty() => return None,
-            Some(plugin) if self.plugins.len() == 1 => {
-                format!("node(s) didn't satisfy plugin {plugin}")
-            }
-            _ => format!("node(s) didn't satisfy plugin(s) {} simultaneously", self.plugin_list()),
-        };
-        Some(Rejection::unresolvable(text))
-    }
-}
-
 /// The state of one scheduling cycle: the snapshot, and the plugins that filter for this pod.
 pub(crate) struct CycleState<'a> {
     pub(crate) snapshot: Snapshot<'a>,
@@ -363,6 +288,8 @@ pub(crate) struct CycleState<'a> {
     restriction: Option<Restriction>,
     /// The plugin whose rejection ended `pre_filter` before all plugins ran.
     ended_by: Option<&'static str>,
+    /// The times of the plugins are taken.
+    sampled: bool,
 }
 
 impl Clone for CycleState<'_> {
@@ -374,6 +301,7 @@ impl Clone for CycleState<'_> {
             rejection: self.rejection.clone(),
             restriction: self.restriction.clone(),
             ended_by: self.ended_by,
+            sampled: self.sampled,
         }
     }
 }
@@ -388,10 +316,19 @@ impl<'a> CycleState<'a> {
             rejection: None,
             restriction: None,
             ended_by: None,
+            sampled: metrics::is_sampled(),
         };
-        for registration in &profile.filters {
-            let Some(plugin) = (registration.pre_filter)(&snapshot) else { continue };
-            let verdict = plugin.verdict();
+        let began = clock::now();
+        for (place, registration) in profile.filters.iter().enumerate() {
+            let start = state.plugin_start();
+            let plugin = (registration.pre_filter)(&snapshot);
+            let verdict = plugin.as_ref().map(|plugin| plugin.verdict());
+            if let Some(start) = start.filter(|_| verdict.is_some() || registration.has_filter()) {
+                let code = verdict.as_ref().map_or(status::SKIP, Rejection::status_of);
+                metrics::plugin(point::PRE_FILTER, registration.name, code, start, 1);
+            }
+            let (Some(plugin), Some(verdict)) = (plugin, verdict) else { continue };
+            profile.evaluations.pre_filter.add(place, 1);
             if let Some(nodes) = plugin.only_nodes().filter(|_| verdict.is_ok()) {
                 let all = state.restriction.take();
                 state.restriction = Some(Restriction::and(all, registration.name, nodes));
@@ -409,6 +346,8 @@ impl<'a> CycleState<'a> {
                 }
             }
         }
+        let code = state.rejection.as_ref().map_or(status::SUCCESS, Rejection::status);
+        state.observe(point::PRE_FILTER, code, began);
         state
     }
 
@@ -464,7 +403,9 @@ impl<'a> CycleState<'a> {
                 with_pods.add_pod(Arc::clone(pod));
                 state.add_pod(pod, &with_pods);
             }
-            state.filter(&with_pods)?;
+            let result = state.filter(&with_pods);
+            state.count_filter(&result);
+            result?;
         }
         self.filter(node)
     }
@@ -485,12 +426,25 @@ impl<'a> CycleState<'a> {
 
     /// Makes room for the pod after no node fitted.
     pub(crate) fn post_filter(&self, fit: &FitError) -> PostFilterOutcome {
+        let began = clock::now();
+        let outcome = self.run_post_filters(fit);
+        self.observe(point::POST_FILTER, outcome.status(), began);
+        outcome
+    }
+
+    fn run_post_filters(&self, fit: &FitError) -> PostFilterOutcome {
         let mut outcome = PostFilterOutcome::default();
         for registration in &self.profile.post_filters {
+            let start = self.plugin_start();
             let state = self.filter_state(registration.name);
             let release = state.and_then(|plugin| plugin.release(self.snapshot.pod));
             let result = release.map(PostFilterResult::Release);
-            match result.or_else(|| (registration.post_filter)(self, fit)) {
+            let result = result.or_else(|| (registration.post_filter)(self, fit));
+            if let (Some(start), Some(result)) = (start, &result) {
+                let (name, code) = (registration.name, result.status());
+                metrics::plugin(point::POST_FILTER, name, code, start, 1);
+            }
+            match result {
                 Some(PostFilterResult::Nominated(nomination)) => {
                     outcome.reasons = vec![nomination.text()];
                     outcome.nomination = Some(nomination);
@@ -503,6 +457,7 @@ impl<'a> CycleState<'a> {
                 Some(PostFilterResult::Unschedulable(why)) => outcome.reasons.push(why),
                 Some(PostFilterResult::Failed(why)) => {
                     outcome.reasons = vec![why];
+                    outcome.failed = true;
                     return outcome;
                 }
                 None => {}
@@ -518,16 +473,25 @@ impl<'a> CycleState<'a> {
         feasible: &[&NodeInfo],
         observe: &mut dyn FnMut(&'static str, &[i64]),
     ) -> Vec<i64> {
+        let began = clock::now();
+        let plugins = self.pre_score(feasible);
+        self.observe(point::PRE_SCORE, status::SUCCESS, began);
+        let began = clock::now();
         let mut total = vec![0; feasible.len()];
         let mut scores = Vec::with_capacity(feasible.len());
-        for (registration, weight) in &self.profile.scores {
-            let state = self.filter_state(registration.name);
-            if let Some(plugin) = state.filter(|plugin| plugin.scores_after_filter()) {
-                plugin.score(&self.snapshot, feasible, &mut scores);
-            } else if let Some(plugin) = (registration.pre_score)(&self.snapshot, feasible) {
-                plugin.score(&self.snapshot, feasible, &mut scores);
-            } else {
+        for ((place, (registration, weight)), plugin) in
+            self.profile.scores.iter().enumerate().zip(&plugins)
+        {
+            let prepared = plugin.as_deref();
+            let Some(plugin) = prepared.or_else(|| self.scores_after_filter(registration)) else {
                 continue;
+            };
+            let start = self.plugin_start();
+            plugin.score(&self.snapshot, feasible, &mut scores);
+            self.profile.evaluations.score.add(place, feasible.len());
+            if let Some(start) = start {
+                let (name, nodes) = (registration.name, feasible.len());
+                metrics::plugin(point::SCORE, name, status::SUCCESS, start, nodes);
             }
             for (sum, score) in total.iter_mut().zip(&mut scores) {
                 *score *= weight;
@@ -535,7 +499,33 @@ impl<'a> CycleState<'a> {
             }
             observe(registration.name, &scores);
         }
+        self.observe(point::SCORE, status::SUCCESS, began);
         total
+    }
+
+    /// The state of `filter` of the plugin, if it scores with it.
+    fn scores_after_filter(&self, registration: &Registration) -> Option<&dyn Active> {
+        self.filter_state(registration.name).filter(|plugin| plugin.scores_after_filter())
+    }
+
+    /// Runs `pre_score` of the plugins that give scores.
+    fn pre_score(&self, feasible: &[&NodeInfo]) -> Vec<Phase> {
+        let run = |(place, (registration, _)): (usize, &(&'static Registration, i64))| {
+            if self.scores_after_filter(registration).is_some() {
+                return None;
+            }
+            let start = self.plugin_start();
+            let plugin = (registration.pre_score)(&self.snapshot, feasible);
+            if registration.has_pre_score() {
+                self.profile.evaluations.pre_score.add(place, usize::from(plugin.is_some()));
+                if let Some(start) = start {
+                    let code = if plugin.is_some() { status::SUCCESS } else { status::SKIP };
+                    metrics::plugin(point::PRE_SCORE, registration.name, code, start, 1);
+                }
+            }
+            plugin
+        };
+        self.profile.scores.iter().enumerate().map(run).collect()
     }
 
     /// What must be written before the pod is bound to the node.
@@ -544,13 +534,15 @@ impl<'a> CycleState<'a> {
     ///
     /// The rejection of the plugin that cannot reserve what the pod needs.
     pub(crate) fn reserve(&self, node: &NodeInfo) -> Result<Vec<PreBind>, Rejection> {
+        let began = clock::now();
         let mut writes = Vec::new();
-        for plugin in &self.filters {
-            plugin
-                .reserve(node, &mut writes)
-                .map_err(|rejection| Rejection { plugin: plugin.name(), ..rejection })?;
-        }
-        Ok(writes)
+        let mut plugins = self.filters.iter();
+        let reserved = plugins.try_for_each(|plugin| {
+            let reserved = plugin.reserve(node, &mut writes);
+            reserved.map_err(|rejection| Rejection { plugin: plugin.name(), ..rejection })
+        });
+        self.observe(point::RESERVE, status::of(&reserved), began);
+        reserved.map(|()| writes)
     }
 }
 

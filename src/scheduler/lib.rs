@@ -4,8 +4,8 @@
 //! on it (`node_selector`, `tolerations`), the devices of the cluster (`devices`), the framework
 //! (`event`, `rejection`, `listers`, `framework`), the plugins with their one ordered table
 //! (`plugins`), one cycle (`cycle`) and the queue, the `state` that joins both, and the shell that
-//! reads and writes the API (`bind`, `run`). All but the shell is pure. Decisions follow
-//! kube-scheduler's default profile.
+//! reads and writes the API (`bind`, `run`). All but the shell is pure, apart from the `metrics`
+//! that it records. Decisions follow kube-scheduler's default profile.
 
 mod bind;
 pub mod config;
@@ -15,6 +15,7 @@ mod event;
 mod framework;
 mod inline_volumes;
 mod listers;
+mod metrics;
 mod node_info;
 mod node_selector;
 mod nodes;
@@ -35,5 +36,5 @@ mod state;
 mod tolerations;
 mod topology;
 
-pub use bind::claims::METRICS;
+pub use metrics::families;
 pub use run::start;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::Node;
 use parking_lot::Mutex;
 
+use crate::event::{label, node_event};
 use crate::node_info::NodeInfo;
 use crate::pod_classes::PodClasses;
 use crate::pod_info::PodInfo;
@@ -111,8 +112,8 @@ impl Nodes {
         self.repelling_pods > 0
     }
 
-    /// Adds or changes a node. Returns whether the change may make a pod schedulable.
-    pub(crate) fn set_node(&mut self, node: &Node) -> bool {
+    /// Adds or changes a node. Returns the name of the event if it may make a pod schedulable.
+    pub(crate) fn set_node(&mut self, node: &Node) -> Option<&'static str> {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let Some(old) = self.by_name.get(name).and_then(|index| self.infos.get(*index)) else {
             let pods = self.absent.remove(name).unwrap_or_default();
@@ -122,17 +123,13 @@ impl Nodes {
             for pod in pods {
                 self.add_pod(name, pod);
             }
-            return true;
+            return Some(label::NODE_ADD);
         };
         let mut info = old.clone();
         info.set_node(node);
-        let matters = info.labels != old.labels
-            || info.taints != old.taints
-            || info.unschedulable != old.unschedulable
-            || info.allocatable != old.allocatable
-            || info.declared_features != old.declared_features;
+        let label = node_event(old, &info);
         self.insert(info);
-        matters
+        label
     }
 
     /// Puts a node into the list, in the place of one with its name.
@@ -252,9 +249,9 @@ mod tests {
         let mut nodes = Nodes::default();
         nodes.add_pod("a", pod("early"));
         assert!(nodes.is_empty() && !nodes.have_repelling_pods());
-        assert!(nodes.set_node(&node("a", &[])), "a new node");
+        assert_eq!(nodes.set_node(&node("a", &[])), Some("NodeAdd"));
         assert!(nodes.have_repelling_pods() && nodes.have_affine_pods());
-        assert!(!nodes.set_node(&node("a", &[])), "nothing has changed");
+        assert_eq!(nodes.set_node(&node("a", &[])), None, "nothing has changed");
         assert_eq!(nodes.find("a").unwrap().pods.len(), 1);
         nodes.set_node(&node("b", &[]));
         nodes.remove_node("a");

@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use base::clock;
+
 use crate::devices::store::Devices;
 use crate::event::Event;
 use crate::framework::Registration;
+use crate::metrics::{self, Evaluations, point, status};
 use crate::plugin_args::PluginArgs;
 use crate::plugins::PLUGINS;
 use crate::pod_info::PodInfo;
@@ -28,6 +31,8 @@ pub(crate) struct Profile {
     pub(crate) post_filters: Vec<&'static Registration>,
     /// The plugins that score nodes, with weights.
     pub(crate) scores: Vec<(&'static Registration, i64)>,
+    /// How often the plugins ran.
+    pub(crate) evaluations: Evaluations,
 }
 
 impl std::fmt::Debug for Profile {
@@ -48,14 +53,31 @@ impl Default for Profile {
             filters: all.clone(),
             scores: all.iter().filter(|p| p.weight > 0).map(|p| (*p, p.weight)).collect(),
             post_filters: all,
+            evaluations: Evaluations::default(),
         }
     }
 }
 
 impl Profile {
-    /// Whether every plugin lets the pod into the scheduling queue.
-    pub(crate) fn lets_in(&self, pod: &PodInfo, devices: &Devices) -> bool {
-        self.pre_enqueue.iter().all(|plugin| (plugin.pre_enqueue)(pod, devices))
+    /// The plugin that does not let the pod into the scheduling queue, if there is one.
+    pub(crate) fn gated_by(&self, pod: &PodInfo, devices: &Devices) -> Option<&'static str> {
+        let start = clock::now();
+        let mut plugins = self.pre_enqueue.iter();
+        let gating = plugins.find(|plugin| !(plugin.pre_enqueue)(pod, devices));
+        // As upstream, also when a plugin rejects the pod.
+        metrics::extension_point(point::PRE_ENQUEUE, status::SUCCESS, &self.scheduler_name, start);
+        gating.map(|plugin| plugin.name)
+    }
+
+    /// Updates the counters of evaluations.
+    pub(crate) fn report(&self) {
+        let (name, counts) = (self.scheduler_name.as_str(), &self.evaluations);
+        let filters = || self.filters.iter().map(|plugin| plugin.name);
+        counts.pre_filter.report(point::PRE_FILTER, name, filters());
+        counts.filter.report(point::FILTER, name, filters());
+        let scores = || self.scores.iter().map(|(plugin, _)| plugin.name);
+        counts.pre_score.report(point::PRE_SCORE, name, scores());
+        counts.score.report(point::SCORE, name, scores());
     }
 }
 
@@ -75,11 +97,21 @@ impl Profiles {
         Self(profiles.into_iter().map(Arc::new).collect())
     }
 
+    /// All profiles.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Profile>> {
+        self.0.iter()
+    }
+
     /// The profile for the pods with this scheduler name; none if another scheduler is meant.
     pub(crate) fn of(&self, scheduler_name: &str) -> Option<&Arc<Profile>> {
         let name = if scheduler_name.is_empty() { DEFAULT_SCHEDULER } else { scheduler_name };
         self.0.iter().find(|profile| profile.scheduler_name == name)
     }
+}
+
+/// The name of the scheduler that schedules the pod.
+pub(crate) fn scheduler_name(pod: &PodInfo) -> &str {
+    if pod.scheduler.is_empty() { DEFAULT_SCHEDULER } else { &pod.scheduler }
 }
 
 /// Whether the event may make a pod schedulable that the named plugin rejected.

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::event::Event;
+use crate::event::{Event, label};
+use crate::metrics::{self, Attempt, Sizes};
 use crate::pod_info::PodInfo;
-use crate::profile::queueing_hint;
+use crate::profile::{queueing_hint, scheduler_name};
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);
@@ -23,8 +24,8 @@ const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 enum QueueState {
     Active,
     Backoff(Instant),
-    /// The plugins that rejected it, and when.
-    Unschedulable(Vec<&'static str>, Instant),
+    /// No node fitted at this time.
+    Unschedulable(Instant),
     /// A plugin does not let it in yet; it has not been tried.
     Gated,
     /// In a scheduling cycle, or being bound.
@@ -38,6 +39,14 @@ struct QueuedPod {
     sequence: u64,
     state: QueueState,
     failed: Option<Instant>,
+    /// The plugins that rejected it last, until the next attempt.
+    rejected_by: Vec<&'static str>,
+    /// When it became active for the first time.
+    queued: Option<Instant>,
+    /// When the last attempt began.
+    started: Instant,
+    /// It became active because `UNSCHEDULABLE_MAX` passed.
+    flushed: bool,
 }
 
 impl QueuedPod {
@@ -47,15 +56,9 @@ impl QueuedPod {
 
     /// Whether the event may make the pod schedulable.
     fn concerns(&self, event: &Event<'_>) -> bool {
-        match &self.state {
-            QueueState::Unschedulable(plugins, _) => {
-                plugins.is_empty() || plugins.iter().any(|p| queueing_hint(p, event, &self.pod))
-            }
-            QueueState::Active
-            | QueueState::Backoff(_)
-            | QueueState::Gated
-            | QueueState::InFlight => false,
-        }
+        let plugins = &self.rejected_by;
+        matches!(self.state, QueueState::Unschedulable(_))
+            && (plugins.is_empty() || plugins.iter().any(|p| queueing_hint(p, event, &self.pod)))
     }
 }
 
@@ -79,8 +82,8 @@ impl Queue {
         Self { initial_backoff, max_backoff, entries, active, backoff, sequence: 0 }
     }
 
-    /// A pod without a node was added or changed.
-    pub(crate) fn put(&mut self, pod: Arc<PodInfo>, now: Instant) {
+    /// A pod without a node was added or changed. `event` is the change that lets a gated pod in.
+    pub(crate) fn put(&mut self, pod: Arc<PodInfo>, event: &'static str, now: Instant) {
         let key = pod.key();
         if let Some(entry) = self.entries.get_mut(&key).filter(|e| e.pod.uid == pod.uid) {
             let rank = entry.rank();
@@ -91,26 +94,46 @@ impl Queue {
                     self.active.remove(&(rank, key.clone()));
                     self.active.insert((new, key));
                 }
-                QueueState::Gated => self.activate(&key, now),
-                QueueState::Backoff(_) | QueueState::Unschedulable(..) | QueueState::InFlight => {}
+                QueueState::Gated => self.activate(&key, event, now),
+                QueueState::Backoff(_) | QueueState::Unschedulable(_) | QueueState::InFlight => {}
             }
             return;
         }
-        self.insert(pod, QueueState::InFlight);
-        self.activate(&key, now);
+        self.insert(pod, QueueState::InFlight, Vec::new(), now);
+        self.activate(&key, label::UNSCHEDULED_POD_ADD, now);
     }
 
-    fn insert(&mut self, pod: Arc<PodInfo>, state: QueueState) {
+    fn insert(
+        &mut self,
+        pod: Arc<PodInfo>,
+        state: QueueState,
+        rejected_by: Vec<&'static str>,
+        now: Instant,
+    ) {
         let key = pod.key();
         self.remove(&key);
         self.sequence += 1;
-        let (attempts, sequence, failed) = (0, self.sequence, None);
-        self.entries.insert(key, QueuedPod { pod, attempts, sequence, state, failed });
+        let entry = QueuedPod {
+            pod,
+            attempts: 0,
+            sequence: self.sequence,
+            state,
+            failed: None,
+            rejected_by,
+            queued: None,
+            started: now,
+            flushed: false,
+        };
+        self.entries.insert(key, entry);
     }
 
-    /// A pod without a node was added or changed that a plugin does not let in.
-    pub(crate) fn gate(&mut self, pod: Arc<PodInfo>) {
-        self.insert(pod, QueueState::Gated);
+    /// A pod without a node was added or changed that this plugin does not let in.
+    pub(crate) fn gate(&mut self, pod: Arc<PodInfo>, plugin: &'static str, now: Instant) {
+        let entry = self.entries.get(&pod.key());
+        if !entry.is_some_and(|entry| matches!(entry.state, QueueState::Gated)) {
+            metrics::incoming_pod(label::UNSCHEDULED_POD_ADD, "unschedulable");
+        }
+        self.insert(pod, QueueState::Gated, vec![plugin], now);
     }
 
     /// The pods that a plugin did not let in and for which `concerns` returns true.
@@ -131,16 +154,22 @@ impl Queue {
     }
 
     /// Activates the pod itself if the event may make it schedulable.
-    pub(crate) fn on_own_event(&mut self, key: &Key, event: &Event<'_>, now: Instant) {
+    pub(crate) fn on_own_event(
+        &mut self,
+        key: &Key,
+        event: &Event<'_>,
+        label: &'static str,
+        now: Instant,
+    ) {
         if self.entries.get(key).is_some_and(|entry| entry.concerns(event)) {
-            self.activate(key, now);
+            self.activate(key, label, now);
         }
     }
 
     /// The spec or the labels of the pod changed: an unschedulable pod is tried again.
-    pub(crate) fn changed(&mut self, key: &Key, now: Instant) {
-        if self.entries.get(key).is_some_and(|e| matches!(e.state, QueueState::Unschedulable(..))) {
-            self.activate(key, now);
+    pub(crate) fn changed(&mut self, key: &Key, label: &'static str, now: Instant) {
+        if self.entries.get(key).is_some_and(|e| matches!(e.state, QueueState::Unschedulable(_))) {
+            self.activate(key, label, now);
         }
     }
 
@@ -155,12 +184,12 @@ impl Queue {
         match entry.state {
             QueueState::Active => drop(self.active.remove(&(entry.rank(), key.clone()))),
             QueueState::Backoff(until) => drop(self.backoff.remove(&(until, entry.sequence))),
-            QueueState::Unschedulable(..) | QueueState::Gated | QueueState::InFlight => {}
+            QueueState::Unschedulable(_) | QueueState::Gated | QueueState::InFlight => {}
         }
     }
 
     /// Moves the pod into the active queue, or into back-off until its delay has passed.
-    fn activate(&mut self, key: &Key, now: Instant) {
+    fn activate(&mut self, key: &Key, event: &'static str, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let delay = if entry.attempts == 0 {
             Duration::ZERO
@@ -170,10 +199,13 @@ impl Queue {
         };
         match entry.failed.map(|at| at + delay).filter(|until| *until > now) {
             Some(until) => {
+                metrics::incoming_pod(event, "backoff");
                 entry.state = QueueState::Backoff(until);
                 self.backoff.insert((until, entry.sequence), key.clone());
             }
             None => {
+                metrics::incoming_pod(event, "active");
+                entry.queued.get_or_insert(now);
                 entry.state = QueueState::Active;
                 self.active.insert((entry.rank(), key.clone()));
             }
@@ -187,10 +219,10 @@ impl Queue {
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.failed = None;
             }
-            self.activate(&key, now);
+            self.activate(&key, label::BACKOFF_COMPLETE, now);
         }
         let is_stale = |entry: &QueuedPod| match &entry.state {
-            QueueState::Unschedulable(_, since) => now - *since >= UNSCHEDULABLE_MAX,
+            QueueState::Unschedulable(since) => now - *since >= UNSCHEDULABLE_MAX,
             QueueState::Active
             | QueueState::Backoff(_)
             | QueueState::Gated
@@ -199,20 +231,56 @@ impl Queue {
         let entries = self.entries.iter().filter(|(_, entry)| is_stale(entry));
         let stale: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
         for key in stale {
-            self.activate(&key, now);
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.flushed = true;
+            }
+            self.activate(&key, label::UNSCHEDULABLE_TIMEOUT, now);
         }
         let (_, key) = self.active.pop_first()?;
         let entry = self.entries.get_mut(&key)?;
         entry.state = QueueState::InFlight;
         entry.attempts += 1;
+        entry.started = now;
+        entry.rejected_by.clear();
         Some(Arc::clone(&entry.pod))
     }
 
     /// No node fits: waits for an event that concerns one of these plugins.
     pub(crate) fn unschedulable(&mut self, key: &Key, plugins: Vec<&'static str>, now: Instant) {
         if let Some(entry) = self.entries.get_mut(key) {
+            metrics::incoming_pod(label::SCHEDULE_ATTEMPT_FAILURE, "unschedulable");
             entry.failed = Some(now);
-            entry.state = QueueState::Unschedulable(plugins, now);
+            entry.flushed = false;
+            entry.rejected_by = plugins;
+            entry.state = QueueState::Unschedulable(now);
+        }
+    }
+
+    /// The last attempt to schedule the pod.
+    pub(crate) fn attempt(&self, key: &Key) -> Option<Attempt> {
+        let entry = self.entries.get(key)?;
+        Some(Attempt {
+            number: entry.attempts,
+            started: entry.started,
+            queued: entry.queued.unwrap_or(entry.started),
+            after_flush: entry.flushed,
+        })
+    }
+
+    /// Adds the pods to `sizes` and to the gauge of those that plugins rejected; a pod in a cycle
+    /// for which `is_assumed` returns true is being bound.
+    pub(crate) fn report(&self, sizes: &mut Sizes, is_assumed: impl Fn(&Key) -> bool) {
+        for (key, entry) in &self.entries {
+            match entry.state {
+                QueueState::Active => sizes.active += 1,
+                QueueState::Backoff(_) => sizes.backoff += 1,
+                QueueState::Unschedulable(_) => sizes.unschedulable += 1,
+                QueueState::Gated => sizes.gated += 1,
+                QueueState::InFlight => sizes.assumed_pods += usize::from(is_assumed(key)),
+            }
+            for plugin in &entry.rejected_by {
+                metrics::rejected_pod(plugin, scheduler_name(&entry.pod));
+            }
         }
     }
 
@@ -222,16 +290,17 @@ impl Queue {
             self.entries.get_mut(key).filter(|e| matches!(e.state, QueueState::InFlight))
         {
             entry.failed = Some(now);
-            self.activate(key, now);
+            entry.flushed = false;
+            self.activate(key, label::SCHEDULE_ATTEMPT_FAILURE, now);
         }
     }
 
-    /// Activates the pods that the event may make schedulable.
-    pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
+    /// Activates the pods that the event may make schedulable. `label` is its name.
+    pub(crate) fn on_event(&mut self, event: &Event<'_>, label: &'static str, now: Instant) {
         let entries = self.entries.iter().filter(|(_, entry)| entry.concerns(event));
         let concerned: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
         for key in concerned {
-            self.activate(&key, now);
+            self.activate(&key, label, now);
         }
     }
 
@@ -239,7 +308,7 @@ impl Queue {
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
         let stale = self.entries.values().filter_map(|e| match &e.state {
-            QueueState::Unschedulable(_, since) => Some(*since + UNSCHEDULABLE_MAX),
+            QueueState::Unschedulable(since) => Some(*since + UNSCHEDULABLE_MAX),
             QueueState::Active
             | QueueState::Backoff(_)
             | QueueState::Gated
@@ -277,7 +346,7 @@ mod tests {
     async fn priority_goes_before_age() {
         let (mut queue, now) = (new_queue(), Instant::now());
         for (name, priority) in [("a", 0), ("b", 5), ("c", 0)] {
-            queue.put(pod(name, priority), now);
+            queue.put(pod(name, priority), "", now);
         }
         let order: Vec<String> =
             std::iter::from_fn(|| queue.pop(now)).map(|p| p.name.clone()).collect();
@@ -287,12 +356,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_events_of_the_rejecting_plugins_wake_a_pod_and_not_before_its_back_off() {
         let (mut queue, now) = (new_queue(), Instant::now());
-        queue.put(pod("a", 0), now);
+        queue.put(pod("a", 0), "", now);
         queue.pop(now).unwrap();
         queue.unschedulable(&key("a"), vec!["NodeResourcesFit"], now);
-        queue.on_event(&Event::StorageClass, now);
+        queue.on_event(&Event::StorageClass, "", now);
         assert!(queue.pop(now).is_none());
-        queue.on_event(&Event::AssignedPodDelete(&PodInfo::default()), now);
+        queue.on_event(&Event::AssignedPodDelete(&PodInfo::default()), "", now);
         assert!(queue.pop(now).is_none());
         assert_eq!(queue.next_wake(), Some(now + BACKOFF_INITIAL));
         assert_eq!(queue.pop(now + BACKOFF_INITIAL).unwrap().name, "a");
@@ -301,7 +370,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unschedulable_pod_is_tried_again_after_five_minutes() {
         let (mut queue, now) = (new_queue(), Instant::now());
-        queue.put(pod("a", 0), now);
+        queue.put(pod("a", 0), "", now);
         queue.pop(now).unwrap();
         queue.unschedulable(&key("a"), vec!["NodeAffinity"], now);
         assert!(queue.pop(now + Duration::from_secs(299)).is_none());
@@ -311,14 +380,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn gated_pod_is_not_tried_until_it_is_let_in() {
         let (mut queue, now) = (new_queue(), Instant::now());
-        queue.gate(pod("a", 0));
+        queue.gate(pod("a", 0), "SchedulingGates", now);
         assert!(queue.pop(now + UNSCHEDULABLE_MAX).is_none());
         assert_eq!(queue.next_wake(), None);
         assert_eq!(queue.gated(|pod| pod.name == "a").len(), 1);
-        queue.put(pod("a", 0), now);
+        queue.put(pod("a", 0), "", now);
         assert_eq!(queue.pop(now).unwrap().name, "a");
         assert!(queue.is_in_flight(&pod("a", 0)));
-        queue.gate(pod("a", 0));
+        queue.gate(pod("a", 0), "SchedulingGates", now);
         assert!(!queue.is_in_flight(&pod("a", 0)), "its claim was deleted meanwhile");
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use sorting::CompactSort as _;
 
 use crate::framework::Restriction;
+use crate::metrics::status;
 
 /// The reasons why a plugin rejects a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +36,20 @@ impl Rejection {
     /// An error, which ends the cycle.
     pub(crate) fn error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { is_error: true, ..Self::unresolvable(reason) }
+    }
+
+    /// The code of upstream's status.
+    pub(crate) fn status(&self) -> &'static str {
+        match self {
+            Self { is_error: true, .. } => status::ERROR,
+            Self { unresolvable: true, .. } => status::UNRESOLVABLE,
+            Self { .. } => status::UNSCHEDULABLE,
+        }
+    }
+
+    /// The code of upstream's status for the result of a plugin.
+    pub(crate) fn status_of(result: &Result<(), Self>) -> &'static str {
+        result.as_ref().map_or_else(Self::status, |()| status::SUCCESS)
     }
 
     /// The reasons as one text.

@@ -1,5 +1,7 @@
 //! The scheduler's loop, and the informers that feed it.
 
+mod listen;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -18,18 +20,17 @@ use client::informer::decode;
 use client::labels::Labels;
 use client::{Change, Client, EventRecorder, Informer, Informers};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::bind::claims::ClaimWriter;
 use crate::bind::{BindError, Writer};
 use crate::config::Configuration;
-use crate::devices::request::ClaimName;
-use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
-use crate::event::Event;
+use crate::event::{Event, EventLabels};
 use crate::listers::Listers;
-use crate::pod_info::{PodInfo, PodOwner};
-use crate::profile::DEFAULT_SCHEDULER;
+use crate::metrics;
+use crate::pod_info::PodOwner;
+use crate::profile::{DEFAULT_SCHEDULER, scheduler_name};
 use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, State};
 
 /// Most bindings that run at the same time; more wait.
@@ -146,14 +147,32 @@ struct Shared {
 }
 
 impl Shared {
-    /// Changes the state and wakes the loop.
-    fn update(&self, update: impl FnOnce(&mut State)) {
-        update(&mut self.state.lock());
+    /// Changes the state and wakes the loop. `update` returns the name of the event.
+    fn update(&self, update: impl FnOnce(&mut State) -> Option<&'static str>) {
+        let start = clock::now();
+        let label = update(&mut self.state.lock());
         self.wake.notify_one();
+        if let Some(label) = label {
+            metrics::event_handled(label, start);
+        }
     }
 
-    fn on_event(&self, event: &Event<'_>) {
-        self.update(|state| state.on_event(event, clock::now()));
+    fn on_event(&self, event: &Event<'_>, label: &'static str) {
+        self.update(|state| {
+            state.on_event(event, label, clock::now());
+            Some(label)
+        });
+    }
+
+    /// Reports the change of an object of the kind with these names of events.
+    fn on_change(&self, event: &Event<'_>, labels: EventLabels, change: &Change) {
+        let [add, update, delete] = labels;
+        let label = match change {
+            Change::Added(_) => add,
+            Change::Updated { .. } => update,
+            Change::Deleted(_) => delete,
+        };
+        self.on_event(event, label);
     }
 }
 
@@ -188,16 +207,22 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
         decode::<VolumeAttachment>(object).map(|a| a.spec.node_name).into_iter().collect()
     });
     let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
-    let volumes_changed = listen(&shared, &caches, &pods, &nodes);
-    listen_to_devices(&shared, &caches);
+    let volumes_changed = listen::listen(&shared, &caches, &pods, &nodes);
+    listen::listen_to_devices(&shared, &caches);
     let recorder = EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "", tasks);
+    let reported = Arc::downgrade(&shared);
+    metrics::report_with(move || {
+        if let Some(shared) = reported.upgrade() {
+            shared.state.lock().report();
+        }
+    });
     let to = Arc::clone(&shared);
     let resource_claims = ClaimWriter {
         client: client.clone(),
         recorder: recorder.clone(),
         devices: Arc::clone(&caches.devices),
         on_change: Arc::new(move |change, devices| {
-            to.on_event(&Event::ResourceClaim { change, devices });
+            to.on_event(&Event::ResourceClaim { change, devices }, listen::RESOURCE_CLAIM[1]);
         }),
     };
     let writer = Writer {
@@ -212,173 +237,6 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
     };
     let run = run(shared, caches, (pods, nodes), writer, tasks.clone());
     tasks.spawn(Kind::Critical, "scheduler", run);
-}
-
-fn listen(
-    shared: &Arc<Shared>,
-    caches: &Caches,
-    pods: &Informer<Pod>,
-    nodes: &Informer<Node>,
-) -> watch::Receiver<u64> {
-    let to = Arc::clone(shared);
-    pods.on_change(move |change| pod_changed(&to, change));
-    let to = Arc::clone(shared);
-    nodes.on_change(move |change| match change {
-        Change::Deleted(node) => to.update(|s| s.remove_node(&node.key.name)),
-        Change::Added(node) | Change::Updated { new: node, .. } => {
-            if let Some(node) = decode::<Node>(node) {
-                to.update(|s| s.set_node(&node, clock::now()));
-            }
-        }
-    });
-    let (sender, receiver) = watch::channel(0_u64);
-    let count = Arc::new(move || sender.send_modify(|n| *n = n.wrapping_add(1)));
-    let (to, changed) = (Arc::clone(shared), Arc::clone(&count));
-    caches.claims.on_change(move |change| {
-        changed();
-        let key = &change.object().key;
-        to.on_event(&Event::PersistentVolumeClaim { namespace: &key.namespace, name: &key.name });
-    });
-    let to = Arc::clone(shared);
-    caches.volumes.on_change(move |_| {
-        count();
-        to.on_event(&Event::PersistentVolume);
-    });
-    let to = Arc::clone(shared);
-    caches.classes.on_change(move |_| to.on_event(&Event::StorageClass));
-    let to = Arc::clone(shared);
-    caches.csi_nodes.on_change(move |change| csi_node_changed(&to, change));
-    let to = Arc::clone(shared);
-    caches.csi_drivers.on_change(move |change| csi_driver_changed(&to, change));
-    let to = Arc::clone(shared);
-    caches
-        .csi_storage_capacities
-        .on_change(move |change| csi_storage_capacity_changed(&to, change));
-    let to = Arc::clone(shared);
-    caches.attachments.on_change(move |change| {
-        if matches!(change, Change::Deleted(_)) {
-            to.on_event(&Event::VolumeAttachmentDelete);
-        }
-    });
-    let to = Arc::clone(shared);
-    caches.namespaces.on_change(move |change| {
-        if !matches!(change, Change::Updated { old, new } if old.labels == new.labels) {
-            to.on_event(&Event::Namespace);
-        }
-    });
-    receiver
-}
-
-/// Keeps the indexes of devices up to date. The indexes change before the queue gets the event, so
-/// that hints see the new state.
-fn listen_to_devices(shared: &Arc<Shared>, caches: &Caches) {
-    let informers = &caches.device_informers;
-    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
-    informers.claims.on_change(move |change| {
-        let object = change.object();
-        let change = if matches!(change, Change::Deleted(_)) {
-            let (namespace, name) = (object.key.namespace.to_string(), object.key.name.to_string());
-            devices.remove_claim(&ClaimName { namespace, name })
-        } else {
-            decode::<ResourceClaim>(object).and_then(|mut claim| {
-                claim.metadata.resource_version = Some(object.resource_version.to_string());
-                devices.observe_claim(claim)
-            })
-        };
-        if let Some(change) = change {
-            to.on_event(&Event::ResourceClaim { change: &change, devices: &devices });
-        }
-    });
-    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
-    informers.classes.on_change(move |change| class_changed(&to, &devices, change));
-    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
-    informers.slices.on_change(move |change| slice_changed(&to, &devices, change));
-    let (to, devices) = (Arc::clone(shared), Arc::clone(&caches.devices));
-    informers.rules.on_change(move |change| {
-        let object = change.object();
-        let is_deleted = matches!(change, Change::Deleted(_));
-        let rule = if is_deleted { None } else { decode::<DeviceTaintRule>(object) };
-        if devices.set_rule(&object.key.name, rule) {
-            to.on_event(&Event::ResourceSlice);
-        }
-    });
-}
-
-fn class_changed(shared: &Shared, devices: &Devices, change: &Change) {
-    let (old, new) = match change {
-        Change::Added(new) => (None, new),
-        Change::Updated { old, new } => (decode::<DeviceClass>(old), new),
-        Change::Deleted(old) => return devices.remove_class(&old.key.name),
-    };
-    if let Some(new) = decode::<DeviceClass>(new) {
-        devices.set_class(new.clone());
-        shared.on_event(&Event::DeviceClass { old: old.as_ref(), new: &new });
-    }
-}
-
-fn slice_changed(shared: &Shared, devices: &Devices, change: &Change) {
-    let object = change.object();
-    if matches!(change, Change::Deleted(_)) {
-        return devices.remove_slice(&object.key.name);
-    }
-    let Some(slice) = decode::<ResourceSlice>(object) else { return };
-    match Slice::new(&slice) {
-        Ok(slice) => devices.set_slice(slice),
-        Err(error) => {
-            tracing::warn!(slice = %object.key, %error, "ignoring a ResourceSlice");
-            devices.remove_slice(&object.key.name);
-        }
-    }
-    shared.on_event(&Event::ResourceSlice);
-}
-
-fn csi_node_changed(shared: &Shared, change: &Change) {
-    match change {
-        Change::Added(_) => shared.on_event(&Event::CsiNodeAdd),
-        Change::Updated { old, new } => {
-            if let (Some(old), Some(new)) = (decode::<CSINode>(old), decode::<CSINode>(new)) {
-                shared.on_event(&Event::CsiNodeUpdate { old: &old, new: &new });
-            }
-        }
-        Change::Deleted(_) => {}
-    }
-}
-
-fn csi_driver_changed(shared: &Shared, change: &Change) {
-    if let Change::Updated { old, new } = change
-        && let (Some(old), Some(new)) = (decode::<CSIDriver>(old), decode::<CSIDriver>(new))
-    {
-        shared.on_event(&Event::CsiDriverUpdate { old: &old, new: &new });
-    }
-}
-
-fn csi_storage_capacity_changed(shared: &Shared, change: &Change) {
-    let (old, new) = match change {
-        Change::Added(new) => (None, new),
-        Change::Updated { old, new } => (decode::<CSIStorageCapacity>(old), new),
-        Change::Deleted(_) => return,
-    };
-    if let Some(new) = decode::<CSIStorageCapacity>(new) {
-        shared.on_event(&Event::CsiStorageCapacity { old: old.as_ref(), new: &new });
-    }
-}
-
-fn pod_changed(shared: &Shared, change: &Change) {
-    let object = change.object();
-    if matches!(change, Change::Deleted(_)) {
-        let key = (object.key.namespace.to_string(), object.key.name.to_string());
-        return shared.update(|s| s.remove_pod(&key, clock::now()));
-    }
-    let Some(pod) = decode::<Pod>(object) else { return };
-    let generation = |o: &api::Object| client::meta(o).and_then(|m| m.generation);
-    let spec_changed = match change {
-        Change::Updated { old, new } => {
-            generation(old) != generation(new) || old.labels != new.labels
-        }
-        Change::Added(_) | Change::Deleted(_) => false,
-    };
-    let info = PodInfo::new(&pod);
-    shared.update(|s| s.set_pod(info, spec_changed, clock::now()));
 }
 
 async fn run(
@@ -466,30 +324,25 @@ fn pick(n: usize) -> usize {
 
 async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<(), BindError> {
     match result {
-        CycleResult::Bind(pod, node, writes) => {
-            let bound = writer.bind(&pod, &node, &writes).await;
-            if let Err(error) = &bound {
-                let name = format_args!("{}/{}", pod.namespace, pod.name);
-                tracing::debug!(pod = %name, node, %error, "binding failed");
-                shared.update(|s| s.forget(&pod, clock::now()));
-            }
-            match bound {
-                Err(BindError::Claims(error)) => {
-                    let text = format!("running PreBind plugin \"DynamicResources\": {error}");
-                    Ok(writer.not_scheduled(&pod, "SchedulerError", &text, "").await?)
-                }
-                Err(BindError::Provisioning(error)) => {
-                    let text = format!(
-                        "running PreBind plugin \"VolumeBinding\": binding volumes: {error}"
-                    );
-                    Ok(writer.not_scheduled(&pod, "SchedulerError", &text, "").await?)
-                }
-                Err(error) if error.is_expected() => Ok(()),
-                other => other,
-            }
+        CycleResult::Bind(attempt, pod, node, writes) => {
+            let Err(error) = writer.bind(&pod, &node, &writes).await else {
+                attempt.scheduled(scheduler_name(&pod));
+                return Ok(());
+            };
+            tracing::debug!(pod.namespace, pod.name, node, %error, "binding failed");
+            shared.update(|s| {
+                s.forget(&pod, clock::now());
+                None
+            });
+            attempt.failed(scheduler_name(&pod));
+            Ok(writer.not_scheduled(&pod, "SchedulerError", &error.message(), "").await?)
         }
-        CycleResult::Unschedulable(pod, why) => Ok(writer.unschedulable(&pod, &why).await?),
-        CycleResult::Failed(pod, message) => {
+        CycleResult::Unschedulable(attempt, pod, why) => {
+            attempt.unschedulable(scheduler_name(&pod));
+            Ok(writer.unschedulable(&pod, &why).await?)
+        }
+        CycleResult::Failed(attempt, pod, message) => {
+            attempt.failed(scheduler_name(&pod));
             Ok(writer.not_scheduled(&pod, "SchedulerError", &message, "").await?)
         }
         CycleResult::Abandoned(pod, writes) => {

@@ -5,15 +5,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::Node;
+use base::clock;
 use tokio::time::Instant;
 
 use crate::config::Configuration;
 use crate::cycle;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
-use crate::event::Event;
+use crate::event::{Event, label, target_pod_event};
 use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers;
+use crate::metrics::{self, Attempt, Sizes};
 use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{Profile, Profiles};
@@ -24,11 +26,11 @@ use crate::rejection::FitError;
 #[derive(Debug)]
 pub(crate) enum CycleResult {
     /// Bind the pod to the node, after these writes.
-    Bind(Arc<PodInfo>, String, Vec<PreBind>),
+    Bind(Attempt, Arc<PodInfo>, String, Vec<PreBind>),
     /// No node fits.
-    Unschedulable(Arc<PodInfo>, Unschedulable),
+    Unschedulable(Attempt, Arc<PodInfo>, Unschedulable),
     /// The cycle ended with this error; the pod is tried again after a back-off.
-    Failed(Arc<PodInfo>, String),
+    Failed(Attempt, Arc<PodInfo>, String),
     /// The pod was deleted or bound during the cycle: nothing is written.
     Abandoned(Arc<PodInfo>, Vec<PreBind>),
     /// No pod is active until this time.
@@ -132,15 +134,18 @@ impl DetachedCycle {
 
 /// Finds a node and reserves what the pod needs there.
 fn decide(snapshot: Snapshot<'_>, profile: &Profile, start: usize) -> Decision {
+    let began = clock::now();
     let state = CycleState::new(snapshot, profile);
-    let feasible = match cycle::find(&state, start) {
-        Ok(feasible) => feasible,
-        Err(FitError { error: Some(error), .. }) => return Decision::Failed(error),
-        Err(fit) => {
-            return Decision::Unfit { why: post_filter(&state, &fit), plugins: fit.plugins() };
-        }
+    let found = match cycle::find(&state, start) {
+        Ok(feasible) => Ok((cycle::best(&state, &feasible, &mut |_, _| {}), feasible)),
+        Err(FitError { error: Some(error), .. }) => Err(Decision::Failed(error)),
+        Err(fit) => Err(Decision::Unfit { why: post_filter(&state, &fit), plugins: fit.plugins() }),
     };
-    let index = cycle::best(&state, &feasible, &mut |_, _| {});
+    metrics::ALGORITHM.took(&[], clock::now() - began);
+    let (index, feasible) = match found {
+        Ok(found) => found,
+        Err(decision) => return decision,
+    };
     let Some(node) = snapshot.nodes.get(index) else {
         return Decision::Failed("the chosen node is not in the snapshot".into());
     };
@@ -170,11 +175,13 @@ impl State {
         }
     }
 
-    /// A node was added or changed.
-    pub(crate) fn set_node(&mut self, node: &Node, now: Instant) {
-        if self.nodes.set_node(node) {
-            self.queue.on_event(&Event::Node, now);
+    /// A node was added or changed. Returns the name of the event, if it may matter to a pod.
+    pub(crate) fn set_node(&mut self, node: &Node, now: Instant) -> Option<&'static str> {
+        let label = self.nodes.set_node(node);
+        if let Some(label) = label {
+            self.queue.on_event(&Event::Node, label, now);
         }
+        label
     }
 
     /// A node was deleted; its pods stay in the cache until they are deleted.
@@ -182,8 +189,13 @@ impl State {
         self.nodes.remove_node(name);
     }
 
-    /// A pod was added or changed.
-    pub(crate) fn set_pod(&mut self, pod: PodInfo, spec_changed: bool, now: Instant) {
+    /// A pod was added or changed. Returns the name of the event.
+    pub(crate) fn set_pod(
+        &mut self,
+        pod: PodInfo,
+        spec_changed: bool,
+        now: Instant,
+    ) -> &'static str {
         let key = pod.key();
         let pod = Arc::new(pod);
         if pod.terminal {
@@ -192,36 +204,41 @@ impl State {
         if pod.node_name.is_empty() {
             if self.assigned.contains_key(&key) {
                 // Assumed: the binding is under way.
-                return;
+                return label::UNSCHEDULED_POD_UPDATE;
             }
             self.update_nomination(&key, &pod);
+            let old = self.queue.pod(&key);
+            let label = old.map_or(label::UNSCHEDULED_POD_ADD, |_| label::UNSCHEDULED_POD_UPDATE);
             let profile = self.profiles.of(&pod.scheduler).filter(|_| !pod.deleting);
             let Some(profile) = profile else {
                 self.queue.remove(&key);
-                return;
+                return label;
             };
-            if !profile.lets_in(&pod, &self.devices) {
-                self.queue.gate(pod);
-                return;
+            if let Some(plugin) = profile.gated_by(&pod, &self.devices) {
+                self.queue.gate(pod, plugin, now);
+                return label;
             }
-            let old = self.queue.pod(&key);
             let has_new_claims = old.is_some_and(|old| old.resource_claims != pod.resource_claims);
-            self.queue.put(pod, now);
+            let change = old.map_or(label, |old| target_pod_event(old, &pod));
+            self.queue.put(pod, change, now);
             if spec_changed {
-                self.queue.changed(&key, now);
+                self.queue.changed(&key, change, now);
             } else if has_new_claims {
                 let event = Event::GeneratedResourceClaim(&self.devices);
-                self.queue.on_own_event(&key, &event, now);
+                self.queue.on_own_event(&key, &event, change, now);
             }
-            return;
+            return label;
         }
+        let is_new = self.queue.pod(&key).is_some() || !self.assigned.contains_key(&key);
+        let label = if is_new { label::ASSIGNED_POD_ADD } else { label::ASSIGNED_POD_UPDATE };
         self.queue.remove(&key);
         self.nominated.remove(&key);
         let node = pod.node_name.clone();
         self.unassign(&key);
         self.assigned.insert(key, node.clone());
         self.nodes.add_pod(&node, pod);
-        self.queue.on_event(&Event::AssignedPodAdd, now);
+        self.queue.on_event(&Event::AssignedPodAdd, label, now);
+        label
     }
 
     fn update_nomination(&mut self, key: &Key, pod: &Arc<PodInfo>) {
@@ -238,24 +255,25 @@ impl State {
         self.nodes.remove_pod(&node, &key.0, &key.1)
     }
 
-    /// A pod was deleted or has finished.
-    pub(crate) fn remove_pod(&mut self, key: &Key, now: Instant) {
+    /// A pod was deleted or has finished. Returns the name of the event.
+    pub(crate) fn remove_pod(&mut self, key: &Key, now: Instant) -> &'static str {
         self.queue.remove(key);
         self.nominated.remove(key);
-        if let Some(pod) = self.unassign(key) {
-            self.queue.on_event(&Event::AssignedPodDelete(&pod), now);
-        }
+        let Some(pod) = self.unassign(key) else { return label::UNSCHEDULED_POD_DELETE };
+        let (event, label) = (Event::AssignedPodDelete(&pod), label::ASSIGNED_POD_DELETE);
+        self.queue.on_event(&event, label, now);
+        label
     }
 
-    /// An object other than a pod or node changed.
-    pub(crate) fn on_event(&mut self, event: &Event<'_>, now: Instant) {
-        self.queue.on_event(event, now);
+    /// An object other than a pod or node changed. `label` is the name of the event.
+    pub(crate) fn on_event(&mut self, event: &Event<'_>, label: &'static str, now: Instant) {
+        self.queue.on_event(event, label, now);
         if matches!(event, Event::ResourceClaim { .. }) {
             let has_claims = |pod: &PodInfo| !pod.resource_claims.is_empty();
             for pod in self.queue.gated(has_claims) {
                 let profile = self.profiles.of(&pod.scheduler);
-                if profile.is_some_and(|profile| profile.lets_in(&pod, &self.devices)) {
-                    self.queue.put(pod, now);
+                if profile.is_some_and(|p| p.gated_by(&pod, &self.devices).is_none()) {
+                    self.queue.put(pod, label, now);
                 }
             }
         }
@@ -265,7 +283,21 @@ impl State {
     pub(crate) fn forget(&mut self, pod: &PodInfo, now: Instant) {
         self.unassign(&pod.key());
         self.queue.failed(&pod.key(), now);
-        self.queue.on_event(&Event::AssignedPodDelete(pod), now);
+        self.queue.on_event(&Event::AssignedPodDelete(pod), label::ASSIGNED_POD_DELETE, now);
+    }
+
+    /// Updates the metrics that show the present state.
+    pub(crate) fn report(&self) {
+        let mut sizes = Sizes { pods: self.assigned.len(), ..Sizes::default() };
+        sizes.nodes = self.nodes.len();
+        self.queue.report(&mut sizes, |key| self.assigned.contains_key(key));
+        sizes.report();
+        self.report_evaluations();
+    }
+
+    /// Updates the counters of evaluations.
+    pub(crate) fn report_evaluations(&self) {
+        self.profiles.iter().for_each(|profile| profile.report());
     }
 
     /// Begins the cycle of the next pod of the queue. For a pod without claims the cycle is over
@@ -308,13 +340,14 @@ impl State {
         now: Instant,
     ) -> CycleResult {
         let key = pod.key();
-        if !self.queue.is_in_flight(&pod) {
+        let attempt = self.queue.attempt(&key).filter(|_| self.queue.is_in_flight(&pod));
+        let Some(attempt) = attempt else {
             let writes = match decision {
                 Decision::Fits { writes, .. } => writes,
                 Decision::Unfit { .. } | Decision::Failed(_) => Vec::new(),
             };
             return CycleResult::Abandoned(pod, writes);
-        }
+        };
         match decision {
             Decision::Fits { processed, node, writes } => {
                 self.start = (self.start + processed) % self.nodes.len().max(1);
@@ -323,7 +356,7 @@ impl State {
                 let node_name = node.clone();
                 let assumed = PodInfo { node_name, ..(*pod).clone() };
                 self.nodes.add_pod(&node, Arc::new(assumed));
-                CycleResult::Bind(pod, node, writes)
+                CycleResult::Bind(attempt, pod, node, writes)
             }
             Decision::Unfit { why, plugins } => {
                 self.queue.unschedulable(&key, plugins, now);
@@ -332,11 +365,11 @@ impl State {
                         PodInfo { nominated: nomination.node.clone(), ..(*pod).clone() };
                     self.nominated.insert(key, Arc::new(nominated));
                 }
-                CycleResult::Unschedulable(pod, why)
+                CycleResult::Unschedulable(attempt, pod, why)
             }
             Decision::Failed(error) => {
                 self.queue.failed(&key, now);
-                CycleResult::Failed(pod, error)
+                CycleResult::Failed(attempt, pod, error)
             }
         }
     }

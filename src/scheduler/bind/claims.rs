@@ -4,8 +4,6 @@
 mod extended;
 mod readiness;
 
-pub use readiness::METRICS;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

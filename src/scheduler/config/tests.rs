@@ -21,6 +21,7 @@ fn profile(more: Value) -> Result<Profile, String> {
         filters: profile.filters.clone(),
         post_filters: profile.post_filters.clone(),
         scores: profile.scores.clone(),
+        ..Profile::default()
     };
     Ok(same)
 }

@@ -8,6 +8,7 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use sorting::CompactSort as _;
 
 use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
+use crate::metrics::PREEMPTION_ATTEMPTS;
 use crate::node_info::NodeInfo;
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
@@ -20,6 +21,7 @@ impl Plugin for DefaultPreemption {
     const NAME: &'static str = "DefaultPreemption";
 
     fn post_filter(state: &CycleState<'_>, fit: &FitError) -> Option<PostFilterResult> {
+        PREEMPTION_ATTEMPTS.inc(&[]);
         let result = check_eligible(state, fit).and_then(|()| find(state, fit));
         Some(match result {
             Ok(nomination) => PostFilterResult::Nominated(nomination),
@@ -240,7 +242,9 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     fn check(&self) -> Result<(), Rejection> {
-        self.state.filter_with_nominated_pods(&self.node)
+        let result = self.state.filter_with_nominated_pods(&self.node);
+        self.state.count_filter(&result);
+        result
     }
 
     fn remove(&mut self, pod: &Arc<PodInfo>) {

@@ -3,18 +3,18 @@
 use api::k8s::api::resource::v1::ResourceClaim;
 use api::k8s::jiff::Timestamp;
 use base::clock;
-use base::metrics::{Family, exponential};
 use client::events::EventType;
 
 use super::{ClaimWriteError, ClaimWriter, ReservedClaims};
-use crate::bind::reference;
+use crate::bind::record;
 use crate::devices::allocated::{allocation, results};
 use crate::devices::binding::{
     BINDING_TIMEOUT, BindingError, has_binding_conditions, is_ready, is_timed_out,
 };
 use crate::devices::request::ClaimName;
+use crate::metrics::{BINDING_CONDITIONS_ALLOCATIONS, BINDING_CONDITIONS_WAITS};
 use crate::pod_info::PodInfo;
-use crate::profile::DEFAULT_SCHEDULER;
+use crate::profile::scheduler_name;
 
 impl ClaimWriter {
     /// Waits until the binding conditions of all devices are true.
@@ -32,14 +32,14 @@ impl ClaimWriter {
             return Ok(());
         }
         let text = format!("waiting for binding conditions for device on node {node}");
-        let reason = "BindingConditionsPending";
-        self.recorder.event_for(reference(pod), EventType::Normal, reason, text);
+        let what = (EventType::Normal, "BindingConditionsPending");
+        record(&self.recorder, pod, "Scheduling", what, text);
         let start = clock::now();
         let waited = tokio::time::timeout(BINDING_TIMEOUT, self.ready(reserved)).await;
         let waited = waited.unwrap_or_else(|_| Err(BindingError::Timeout.into()));
         let outcome = outcome(&waited);
         for claim in reserved.written_mut() {
-            count(claim, outcome, (clock::now() - start).as_secs_f64());
+            count(claim, scheduler_name(pod), outcome, (clock::now() - start).as_secs_f64());
         }
         waited
     }
@@ -87,31 +87,12 @@ fn outcome(waited: &Result<(), ClaimWriteError>) -> &'static str {
 }
 
 /// As upstream, the time is observed once per device, also without conditions.
-fn count(claim: &ResourceClaim, outcome: &str, seconds: f64) {
+fn count(claim: &ResourceClaim, profile: &str, outcome: &str, seconds: f64) {
     for result in allocation(claim).map(results).unwrap_or_default() {
-        WAITS.observe(&[&result.driver, DEFAULT_SCHEDULER, outcome], seconds);
+        let labels = [result.driver.as_str(), profile, outcome];
+        BINDING_CONDITIONS_WAITS.observe(&labels, seconds);
         if result.binding_conditions.as_ref().is_some_and(|conditions| !conditions.is_empty()) {
-            ALLOCATIONS.inc(&[&result.driver, DEFAULT_SCHEDULER, outcome]);
+            BINDING_CONDITIONS_ALLOCATIONS.inc(&labels);
         }
     }
 }
-
-/// Allocations of devices with binding conditions.
-static ALLOCATIONS: Family = Family::counter(
-    "scheduler_dra_bindingconditions_allocations_total",
-    "[ALPHA] Number of allocations using devices with BindingConditions, counted per driver per scheduling attempt",
-    &["driver", "profile", "status"],
-);
-
-/// Time until devices with binding conditions are ready.
-static WAITS: Family = Family::histogram(
-    "scheduler_dra_bindingconditions_wait_duration_seconds",
-    "[ALPHA] Time in seconds spent waiting for BindingConditions to be satisfied during PreBind.",
-    &["driver", "profile", "status"],
-    &WAIT_BOUNDS,
-);
-/// Upper bounds in seconds.
-const WAIT_BOUNDS: [f64; 14] = exponential(0.1, 2.0);
-
-/// The families of the scheduler, in the order in which they are rendered.
-pub static METRICS: [&Family; 2] = [&ALLOCATIONS, &WAITS];
