@@ -181,7 +181,7 @@ class Ours(Side):
 class Upstream(Side):
     name = "upstream"
     server = 1
-    controller_flags, server_flags = [], []
+    controller_flags, server_flags, scheduler_flags = [], [], []
 
     def start(self):
         d, client, peer = self.dir, port(), port()
@@ -238,7 +238,7 @@ class Upstream(Side):
                     *self.controller_flags,
                 ],
             ),
-            ("kube-scheduler", "sched", []),
+            ("kube-scheduler", "sched", self.scheduler_flags),
         ):
             config = d / f"{user}.kubeconfig"
             self.spawn(
