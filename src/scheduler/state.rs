@@ -153,11 +153,11 @@ fn decide(snapshot: Snapshot<'_>, profile: &Profile, start: usize) -> Decision {
         Ok(writes) => {
             Decision::Fits { processed: feasible.processed, node: node.name.clone(), writes }
         }
-        Err(rejection) => Decision::Failed(format!(
-            "running Reserve plugin {:?}: {}",
-            rejection.plugin,
-            rejection.text()
-        )),
+        Err(rejection) => {
+            metrics::volume_error(rejection.plugin, "assume");
+            let text = rejection.text();
+            Decision::Failed(format!("running Reserve plugin {:?}: {text}", rejection.plugin))
+        }
     }
 }
 
