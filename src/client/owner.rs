@@ -33,8 +33,8 @@ impl DecodedMeta {
 }
 
 thread_local! {
-    /// The metadata that this thread decoded last, the newest first. An informer calls its listeners
-    /// one after another with the same objects, before and after a change.
+    /// The metadata that this thread decoded last, the newest first. An informer calls its
+    /// listeners one after another with the same objects, before and after a change.
     static LAST: RefCell<[Option<DecodedMeta>; 2]> = const { RefCell::new([None, None]) };
 }
 

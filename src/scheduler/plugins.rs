@@ -24,7 +24,12 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+use crate::event::Event;
 use crate::framework::{Registration, plugin, scored};
+use crate::metrics::Evaluations;
+use crate::plugin_args::PluginArgs;
+use crate::pod_info::PodInfo;
+use crate::profile::{DEFAULT_SCHEDULER, Profile};
 
 /// Filters run in this order, and the first rejection decides the message of a node. Upstream's
 /// `PrioritySort` is the order of the queue, its `DefaultBinder` is `bind.rs`.
@@ -49,6 +54,29 @@ pub(crate) static PLUGINS: &[Registration] = &[
     scored::<image_locality::ImageLocality>(1),
     plugin::<node_declared_features::NodeDeclaredFeatures>(),
 ];
+
+impl Default for Profile {
+    /// Upstream's default profile.
+    fn default() -> Self {
+        let all: Vec<&'static Registration> = PLUGINS.iter().collect();
+        Self {
+            scheduler_name: DEFAULT_SCHEDULER.into(),
+            percentage_of_nodes_to_score: 0,
+            args: PluginArgs::default(),
+            pre_enqueue: all.clone(),
+            filters: all.clone(),
+            scores: all.iter().filter(|p| p.weight > 0).map(|p| (*p, p.weight)).collect(),
+            post_filters: all,
+            evaluations: Evaluations::default(),
+        }
+    }
+}
+
+/// Whether the event may make a pod schedulable that the named plugin rejected.
+pub(crate) fn queueing_hint(plugin: &str, event: &Event<'_>, pod: &PodInfo) -> bool {
+    let plugin = PLUGINS.iter().find(|p| p.name == plugin);
+    plugin.is_none_or(|p| (p.queueing_hint)(event, pod))
+}
 
 #[cfg(test)]
 mod tests {

@@ -99,8 +99,8 @@ impl PodClasses {
     }
 
     /// Evaluates a pod of each class, by the numbers of the classes. The function must depend on
-    /// nothing but the namespace, the labels and the pod affinity of the pod. Numbers without a class
-    /// have the default value.
+    /// nothing but the namespace, the labels and the pod affinity of the pod. Numbers without a
+    /// class have the default value.
     pub(crate) fn evaluate<T: Default>(&self, evaluate: impl Fn(&PodInfo) -> T) -> Vec<T> {
         let value = |class: &Option<PodClass>| {
             class.as_ref().map(|class| evaluate(&class.example)).unwrap_or_default()

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use base::clock;
 
 use crate::devices::store::Devices;
-use crate::event::Event;
 use crate::framework::Registration;
 use crate::metrics::{self, Evaluations, point, status};
 use crate::plugin_args::PluginArgs;
-use crate::plugins::PLUGINS;
 use crate::pod_info::PodInfo;
 
 /// The scheduler name of the default profile.
@@ -38,23 +36,6 @@ pub(crate) struct Profile {
 impl std::fmt::Debug for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Profile").field("scheduler_name", &self.scheduler_name).finish()
-    }
-}
-
-impl Default for Profile {
-    /// Upstream's default profile.
-    fn default() -> Self {
-        let all: Vec<&'static Registration> = PLUGINS.iter().collect();
-        Self {
-            scheduler_name: DEFAULT_SCHEDULER.into(),
-            percentage_of_nodes_to_score: 0,
-            args: PluginArgs::default(),
-            pre_enqueue: all.clone(),
-            filters: all.clone(),
-            scores: all.iter().filter(|p| p.weight > 0).map(|p| (*p, p.weight)).collect(),
-            post_filters: all,
-            evaluations: Evaluations::default(),
-        }
     }
 }
 
@@ -112,10 +93,4 @@ impl Profiles {
 /// The name of the scheduler that schedules the pod.
 pub(crate) fn scheduler_name(pod: &PodInfo) -> &str {
     if pod.scheduler.is_empty() { DEFAULT_SCHEDULER } else { &pod.scheduler }
-}
-
-/// Whether the event may make a pod schedulable that the named plugin rejected.
-pub(crate) fn queueing_hint(plugin: &str, event: &Event<'_>, pod: &PodInfo) -> bool {
-    let plugin = PLUGINS.iter().find(|p| p.name == plugin);
-    plugin.is_none_or(|p| (p.queueing_hint)(event, pod))
 }

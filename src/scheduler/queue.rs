@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use crate::event::{Event, label};
 use crate::metrics::{self, Attempt, Sizes};
+use crate::plugins::queueing_hint;
 use crate::pod_info::PodInfo;
-use crate::profile::{queueing_hint, scheduler_name};
+use crate::profile::scheduler_name;
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);

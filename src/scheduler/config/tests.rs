@@ -1,3 +1,5 @@
+//! The configuration file beside what upstream's kube-scheduler makes of it.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Recorded clusters with the decisions of upstream's kube-scheduler for their pods.
+
 use std::collections::BTreeMap;
 use std::io::Read as _;
 

@@ -60,8 +60,8 @@ impl Plugin for DynamicResources {
         self.cycle.release(pod)
     }
 
-    /// As upstream, fails if another plugin rejected all nodes before `pre_filter` ran: its state is
-    /// missing then.
+    /// As upstream, fails if another plugin rejected all nodes before `pre_filter` ran: its state
+    /// is missing then.
     fn post_filter(state: &CycleState<'_>, _: &FitError) -> Option<PostFilterResult> {
         let is_prepared = state.has_prepared(Self::NAME);
         (!is_prepared).then(|| PostFilterResult::Failed("not found".into()))

@@ -1,5 +1,5 @@
-//! NodeResourcesBalancedAllocation: prefers nodes on which the pod makes the shares in use of CPU and
-//! memory more equal.
+//! NodeResourcesBalancedAllocation: prefers nodes on which the pod makes the shares in use of CPU
+//! and memory more equal.
 
 use crate::framework::{Plugin, Snapshot};
 use crate::node_info::NodeInfo;
