@@ -324,16 +324,20 @@ fn cluster_settings(
     Ok(settings)
 }
 
+/// Whether `--disable` names the component.
+fn is_disabled(args: &ServerArgs, component: &str) -> bool {
+    args.disable.iter().any(|name| name == component)
+}
+
 /// Controllers that flags of kube-lite switch off.
 fn disabled_controllers(args: &ServerArgs) -> Vec<String> {
-    let is_disabled = |component: &str| args.disable.iter().any(|name| name == component);
     let no_cloud = args.cloud.disable_cloud_controller;
     let switches = [
         ("cloud-node-controller", no_cloud),
         // ServiceLB is a part of the cloud controller, as in k3s.
-        ("service-lb-controller", no_cloud || is_disabled("servicelb")),
-        ("local-driver", is_disabled("local-storage")),
-        ("local-path-provisioner", is_disabled("local-storage")),
+        ("service-lb-controller", no_cloud || is_disabled(args, "servicelb")),
+        ("local-driver", is_disabled(args, "local-storage")),
+        ("local-path-provisioner", is_disabled(args, "local-storage")),
     ];
     let off = switches.into_iter().filter(|(_, is_off)| *is_off);
     off.map(|(name, _)| name.to_owned()).collect()
@@ -405,8 +409,7 @@ impl Config {
         check_components(&args.disable)?;
         machine.without_effect.append(&mut components.without_effect);
         machine.without_effect.append(&mut apiserver.settings.without_effect);
-        let is_disabled = |name: &str| args.disable.iter().any(|d| d == name);
-        if is_disabled("coredns") {
+        if is_disabled(&args, "coredns") {
             cluster_dns.clear();
         }
         components.disabled_controllers.extend(disabled_controllers(&args));
@@ -444,7 +447,7 @@ impl Config {
             tuning: components.tuning,
             disabled: disabled_components(&args.disable),
             manifests_prune: args.manifests.manifests_prune,
-            resource_metrics: !is_disabled("metrics-server"),
+            resource_metrics: !is_disabled(&args, "metrics-server"),
             token,
             agent_token,
             cluster_init: args.cluster_init,
