@@ -157,7 +157,7 @@ fn errors_of_join_token_and_snapshot_flags_name_the_flag() {
         ),
         (
             &["--etcd-snapshot-schedule-cron=often"],
-            "error[KL0104]: --etcd-snapshot-schedule-cron=often: is not a cron schedule: Invalid pattern: Pattern must have 5 fields when seconds are disallowed.",
+            "error[KL0104]: --etcd-snapshot-schedule-cron=often: is not a cron schedule: expected exactly 5 fields, found 1: [often]",
         ),
         (
             &["--cluster-reset-restore-path=/x"],
