@@ -10,7 +10,7 @@ use client::{Client, Informers, Scope, Transport, WatchStream};
 use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::*;
 use crate::bind::claims::ClaimWriter;
@@ -24,6 +24,7 @@ struct FakeApi {
     pods: Vec<Value>,
     missing: Vec<String>,
     writes: Mutex<Vec<(Method, String, Value)>>,
+    written: Notify,
 }
 
 #[async_trait]
@@ -38,6 +39,7 @@ impl Transport for FakeApi {
             *answer.status_mut() = StatusCode::NOT_FOUND;
         }
         self.writes.lock().push((request.method().clone(), path, body));
+        self.written.notify_one();
         Ok(answer)
     }
 
@@ -109,12 +111,13 @@ impl FakeApi {
             let writes = self.writes.lock();
             writes.iter().filter(|(_, p, _)| p.ends_with("/events")).map(|(.., e)| of(e)).collect()
         };
-        for _ in 0..1000 {
-            if events().len() >= count {
-                break;
+        let all = async {
+            while events().len() < count {
+                self.written.notified().await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        };
+        // Without them the caller compares what has come.
+        let _ = tokio::time::timeout(Duration::from_secs(5), all).await;
         events()
     }
 }
