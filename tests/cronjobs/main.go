@@ -191,7 +191,7 @@ func walks(all bool) {
 	}
 }
 
-// jobs stands for the API server: every Job that is active is there.
+// jobs takes the place of the API server: it has every active Job.
 type jobs struct {
 	made    *batchv1.Job
 	deleted []string

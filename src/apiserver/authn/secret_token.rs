@@ -409,6 +409,7 @@ mod tests {
         let foreign = SigningKey::from_pem(&pem).unwrap().sign(&foreign).unwrap();
         assert!(tokens.authenticate_token(&foreign, &[]).await.unwrap().is_none());
     }
+
     #[test]
     fn a_use_is_recorded_once_a_day() {
         let claims =

@@ -173,8 +173,8 @@ fn canonical(name: &str) -> Option<&'static str> {
     own.or_else(|| upstream().map(|one| one.name)).or_else(|| cloud().map(|(_, known)| *known))
 }
 
-/// The controllers that `controllers` switches off (`IsControllerEnabled`): `name` and `-name`
-/// decide about one, the first of them; `*` stands for those that run by default, and without `*`
+/// The controllers that `controllers` switches off (`IsControllerEnabled`). The first `name` or
+/// `-name` of a controller applies; `*` enables the controllers that run by default, and without it
 /// only the named ones run.
 fn disabled(manager: &Arguments) -> Result<Vec<String>, CommandError> {
     let given = manager.values("controllers");
