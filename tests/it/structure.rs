@@ -34,6 +34,7 @@ const CRATES: &[&str] = &[
     "src/settings",
     "src/store",
     "src/stream",
+    "src/vertical_autoscaler",
     "src/webhook",
 ];
 

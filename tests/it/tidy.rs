@@ -55,6 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("ingress", &["api", "base", "client", "http_proxy", "settings"]),
     ("go_template", &[]),
     ("helm", &["api", "base", "client", "go_template"]),
+    ("vertical_autoscaler", &["api", "base", "client", "resource_metrics"]),
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),
