@@ -1,8 +1,8 @@
-"""Creates nodes and pods through the API of a side, with several connections at a time."""
+"""Writes nodes, pods and other objects through the API of a side, with several connections at a time."""
 
 import http.client, json, multiprocessing, ssl, sys, time
 
-CREATORS = 4
+SENDERS = 4
 PIPELINE = 8 # requests of a connection at a time
 
 
@@ -52,53 +52,72 @@ class Api:
         return self.connection.getresponse()
 
 
-def request(api, path, body):
-    """A POST request as bytes."""
+def request(api, path, body, method="POST"):
+    """A request as bytes."""
     text = json.dumps(body).encode()
     headers = "".join(f"{name}: {value}\r\n" for name, value in api.headers.items())
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Content-Length: {len(text)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Content-Length: {len(text)}\r\n\r\n"
     return head.encode() + text
 
 
 def read_response(stream):
-    status = int(stream.readline().split()[1])
-    length = 0
+    """Status and body of an answer."""
+    status, length, chunked = int(stream.readline().split()[1]), 0, False
     while (line := stream.readline().strip()):
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
             length = int(value)
-    return status, stream.read(length)
+        chunked |= name.lower() == b"transfer-encoding"
+    if not chunked:
+        return status, stream.read(length)
+    body = b""
+    while length := int(stream.readline(), 16):
+        body += stream.read(length)
+        stream.readline()
+    stream.readline()
+    return status, body
 
 
-def create(address, path, bodies, times):
-    """Creates the objects over one connection, several requests at a time: the clients must not be
-    slower than the servers."""
+def send(address, requests, accepted, times):
+    """Sends requests (a key, a method, a path, a body) over one connection, several at a time: the
+    clients must not be slower than the servers. Notes when each was sent."""
     api, own = Api(address), {}
-    names = [body["metadata"]["name"] for body in bodies]
-    requests = [request(api, path, body) for body in bodies]
+    requests = [(key, request(api, path, body, method)) for key, method, path, body in requests]
     api.connection.connect()
     with api.connection.sock.makefile("rb") as stream:
-        for begin in range(0, len(bodies), PIPELINE):
-            chunk = slice(begin, begin + PIPELINE)
-            own |= dict.fromkeys(names[chunk], time.monotonic())
-            api.connection.sock.sendall(b"".join(requests[chunk]))
-            for name in names[chunk]:
-                status, text = read_response(stream)
-                if status != 201:
-                    sys.exit(f"{sys.argv[0]}: POST {path} {name}: {status} {text[:300]}")
+        for begin in range(0, len(requests), PIPELINE):
+            chunk = requests[begin : begin + PIPELINE]
+            own |= dict.fromkeys((key for key, _ in chunk), time.monotonic())
+            api.connection.sock.sendall(b"".join(text for _, text in chunk))
+            for key, text in chunk:
+                status, answer = read_response(stream)
+                if status not in accepted:
+                    line = text.partition(b"\r\n")[0].decode()
+                    sys.exit(f"{sys.argv[0]}: {line} {key}: {status} {answer[:300]}")
     times.update(own)
 
 
-def create_all(address, path, bodies):
-    """Creates the objects over several connections; the time of each creation by name."""
+def send_all(address, requests, accepted=(200, 201, 202)):
+    """Sends the requests over several connections; the time of each by its key."""
     with multiprocessing.Manager() as manager:
         times = manager.dict()
-        creators = [
-            multiprocessing.Process(target=create, args=(address, path, bodies[n::CREATORS], times))
-            for n in range(CREATORS)
+        senders = [
+            multiprocessing.Process(
+                target=send, args=(address, requests[n::SENDERS], accepted, times)
+            )
+            for n in range(min(SENDERS, len(requests)))
         ]
-        for creator in creators:
-            creator.start()
-        for creator in creators:
-            creator.join()
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        if any(sender.exitcode for sender in senders):
+            sys.exit(1)
         return dict(times)
+
+
+def create_all(address, path, bodies):
+    """Creates the objects; the time of each creation by name."""
+    return send_all(
+        address, [(body["metadata"]["name"], "POST", path, body) for body in bodies]
+    )

@@ -94,9 +94,14 @@ class Side:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def cpu(self):
-        """CPU seconds of the processes."""
+        """CPU seconds of all processes."""
+        return self.cpu_of(self.processes)
+
+    @staticmethod
+    def cpu_of(processes):
+        """CPU seconds of these processes."""
         total = 0
-        for p in self.processes:
+        for p in processes:
             fields = pathlib.Path(f"/proc/{p.pid}/stat").read_text().rsplit(")", 1)[1].split()
             total += int(fields[11]) + int(fields[12])
         return total / TICKS
@@ -182,6 +187,7 @@ class Upstream(Side):
     name = "upstream"
     server = 1
     controller_flags, server_flags, scheduler_flags = [], [], []
+    has_scheduler = True
 
     def start(self):
         d, client, peer = self.dir, port(), port()
@@ -239,7 +245,7 @@ class Upstream(Side):
                 ],
             ),
             ("kube-scheduler", "sched", self.scheduler_flags),
-        ):
+        )[: 2 if self.has_scheduler else 1]:
             config = d / f"{user}.kubeconfig"
             self.spawn(
                 name, UPSTREAM / name, f"--kubeconfig={config}",
