@@ -10,6 +10,7 @@ pub(crate) mod keyed;
 pub(crate) mod nodes;
 pub(crate) mod pod_control;
 pub(crate) mod pods;
+pub(crate) mod prefix_set;
 pub(crate) mod queue_names;
 pub(crate) mod served_resources;
 pub(crate) mod signing;

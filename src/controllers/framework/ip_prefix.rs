@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// An IP network in CIDR notation, its host bits cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// An IP network in CIDR notation, its host bits cleared. Ordered by family, address and length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Prefix {
+    v4: bool,
     /// The address as a number, in the low 32 bits for IPv4.
     base: u128,
     length: u8,
-    v4: bool,
 }
 
 fn number(address: IpAddr) -> (u128, bool) {
@@ -48,9 +49,22 @@ impl Prefix {
             && other.base & Self::mask(self.width(), self.length) == self.base
     }
 
-    /// Whether they share an address.
-    pub(crate) fn overlaps(&self, other: &Self) -> bool {
-        self.covers(other) || other.covers(self)
+    /// Number of bits that all of its addresses have in common.
+    pub(crate) fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// The network of the shorter `length` that covers it.
+    pub(crate) fn widened(&self, length: u8) -> Self {
+        let length = length.min(self.length);
+        Self { base: self.base & Self::mask(self.width(), length), length, ..*self }
+    }
+
+    /// The first and the last network, in their order, whose first address lies in it.
+    pub(crate) fn extent(&self) -> RangeInclusive<Self> {
+        let last = self.base | !Self::mask(self.width(), self.length);
+        let last = last & Self::mask(self.width(), self.width());
+        Self { length: 0, ..*self }..=Self { base: last, length: u8::MAX, ..*self }
     }
 
     /// How many networks of `length` it holds: at least one, `u64::MAX` at most.
@@ -118,13 +132,25 @@ mod tests {
     }
 
     #[test]
+    fn the_extent_of_a_network_has_all_that_begin_in_it() {
+        for text in ["10.0.0.0/8", "0.0.0.0/0", "10.255.255.255/32", "fd00::/48", "::/0"] {
+            let (network, extent) = (p(text), p(text).extent());
+            assert!(extent.contains(&network), "{text}");
+            assert_eq!(
+                extent.contains(&p("10.255.255.255/32")),
+                network.covers(&p("10.255.255.255/32"))
+            );
+            assert_eq!(extent.contains(&p("fd00::ffff/128")), network.covers(&p("fd00::ffff/128")));
+        }
+        assert_eq!(p("10.1.2.0/24").widened(8), p("10.0.0.0/8"));
+    }
+
+    #[test]
     fn families_never_mix() {
         assert!(p("10.43.0.0/16").contains("10.43.255.1".parse().unwrap()));
         assert!(!p("0.0.0.0/0").contains("::1".parse().unwrap()));
         assert!(p("0.0.0.0/0").covers(&p("10.0.0.0/8")));
-        assert!(
-            !p("10.0.0.0/8").covers(&p("0.0.0.0/0")) && p("10.0.0.0/8").overlaps(&p("0.0.0.0/0"))
-        );
+        assert!(!p("10.0.0.0/8").covers(&p("0.0.0.0/0")));
         assert!("10.0.0.0/33".parse::<Prefix>().is_err() && "x/8".parse::<Prefix>().is_err());
     }
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::framework::context::Context;
 use crate::framework::ip_prefix::{InvalidPrefix, Prefix};
 use crate::framework::keyed::{Keyed, settled};
+use crate::framework::prefix_set::PrefixSet;
 
 /// Why a node gets no pod CIDRs.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,6 @@ struct Controller {
     recorder: EventRecorder,
     nodes: Informer<Node>,
     clusters: Vec<Prefix>,
-    services: Vec<Prefix>,
     /// `--node-cidr-mask-size-ipv4` and `--node-cidr-mask-size-ipv6`.
     masks: (u8, u8),
     state: Arc<Mutex<State>>,
@@ -37,11 +37,12 @@ struct Controller {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the nodes in the cache have. Kept as they change: looking through a thousand nodes for
-    /// each of them takes minutes.
+    /// What the nodes in the cache have.
     taken: HashMap<String, Vec<Prefix>>,
     /// Given, but not yet seen in the cache.
     given: HashMap<String, Vec<Prefix>>,
+    /// All of `taken` and `given`, and the networks of Services.
+    used: PrefixSet,
     /// Where the next search begins, per cluster CIDR, so that a freed CIDR is not reused at once.
     next: Vec<u64>,
 }
@@ -65,7 +66,7 @@ pub(crate) fn start(context: &Context) {
     let nodes = context.informers.of::<Node>();
     let mut keyed = Keyed::new();
     keyed.watches_self(&nodes);
-    let state: Arc<Mutex<State>> = Arc::default();
+    let state = Arc::new(Mutex::new(State::new(&services)));
     let seen = Arc::clone(&state);
     nodes.on_change(move |change| seen.lock().see(change));
     let controller = Arc::new(Controller {
@@ -73,7 +74,6 @@ pub(crate) fn start(context: &Context) {
         recorder,
         nodes,
         clusters,
-        services,
         masks: config.tuning.node_masks,
         state,
     });
@@ -98,13 +98,13 @@ fn has_networks(node: &Node) -> bool {
     })
 }
 
-/// The first CIDR of `cluster` from `next` on, wrapping around, that overlaps nothing in `taken`,
+/// The first CIDR of `cluster` from `next` on, wrapping around, that overlaps nothing in `used`,
 /// and where the next search begins.
 fn free(
     cluster: &Prefix,
     (v4, v6): (u8, u8),
     next: u64,
-    taken: &[Prefix],
+    used: &PrefixSet,
 ) -> Option<(Prefix, u64)> {
     let mask = if cluster.is_v4() { v4 } else { v6 };
     let count = cluster.count(mask);
@@ -114,12 +114,17 @@ fn free(
         let index = next.checked_add(offset).filter(|i| *i < count);
         let index = index.unwrap_or_else(|| next.wrapping_add(offset).wrapping_sub(count));
         let piece = cluster.subnet(mask, index)?;
-        let used = taken.iter().any(|t| t.overlaps(&piece));
-        (!used).then(|| (piece, (index + 1) % count))
+        (!used.overlaps(&piece)).then(|| (piece, (index + 1) % count))
     })
 }
 
 impl State {
+    fn new(services: &[Prefix]) -> Self {
+        let mut state = Self::default();
+        services.iter().for_each(|prefix| state.used.insert(*prefix));
+        state
+    }
+
     fn see(&mut self, change: &Change) {
         let object = change.object();
         let name = object.key.name.to_string();
@@ -129,28 +134,60 @@ impl State {
                 client::informer::decode(object).iter().flat_map(networks).collect()
             }
         };
-        if networks.is_empty() {
-            self.taken.remove(&name);
-        } else {
-            self.taken.insert(name, networks);
+        for prefix in &networks {
+            self.used.insert(*prefix);
         }
+        let old = if networks.is_empty() {
+            self.taken.remove(&name)
+        } else {
+            self.taken.insert(name, networks)
+        };
+        self.release(old);
+    }
+
+    /// Notes that a node exists with its CIDRs, or does not exist.
+    fn forget_given(&mut self, name: &str) {
+        let old = self.given.remove(name);
+        self.release(old);
+    }
+
+    fn release(&mut self, prefixes: Option<Vec<Prefix>>) {
+        prefixes.iter().flatten().for_each(|prefix| self.used.remove(prefix));
+    }
+
+    /// CIDRs for a node, one per cluster CIDR; `None` when one of these is used up.
+    fn choose(&mut self, name: &str, clusters: &[Prefix], masks: (u8, u8)) -> Option<Vec<Prefix>> {
+        if let Some(given) = self.given.get(name) {
+            return Some(given.clone());
+        }
+        self.next.resize(clusters.len(), 0);
+        let mut pieces = Vec::new();
+        for (cluster, next) in clusters.iter().zip(&mut self.next) {
+            let (piece, after) = free(cluster, masks, *next, &self.used)?;
+            *next = after;
+            pieces.push(piece);
+        }
+        pieces.iter().for_each(|piece| self.used.insert(*piece));
+        self.given.insert(name.to_owned(), pieces.clone());
+        Some(pieces)
     }
 }
 
 impl Controller {
     async fn reconcile(&self, name: &str) -> Result<Action, AllocationError> {
         let Some(node) = self.nodes.get("", name) else {
-            self.state.lock().given.remove(name);
+            self.state.lock().forget_given(name);
             return Ok(Action::Done);
         };
         if has_networks(&node) {
-            self.state.lock().given.remove(name);
+            self.state.lock().forget_given(name);
             return Ok(Action::Done);
         }
         if node.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let Some(pieces) = self.choose(name) else {
+        let chosen = self.state.lock().choose(name, &self.clusters, self.masks);
+        let Some(pieces) = chosen else {
             let reference = client::events::reference(&node);
             let text = format!("Node {name} status is now: CIDRNotAvailable");
             self.recorder.event_for(reference, EventType::Normal, "CIDRNotAvailable", text);
@@ -164,25 +201,6 @@ impl Controller {
         settled(self.client.patch::<Node>("", name, "", &Patch::Merge(&patch)).await)?;
         Ok(Action::Done)
     }
-
-    /// CIDRs for a node, one per cluster CIDR; `None` when one of these is used up.
-    fn choose(&self, name: &str) -> Option<Vec<Prefix>> {
-        let mut state = self.state.lock();
-        if let Some(given) = state.given.get(name) {
-            return Some(given.clone());
-        }
-        let nodes = state.taken.values().chain(state.given.values()).flatten();
-        let taken: Vec<Prefix> = nodes.chain(&self.services).copied().collect();
-        state.next.resize(self.clusters.len(), 0);
-        let mut pieces = Vec::new();
-        for (cluster, next) in self.clusters.iter().zip(&mut state.next) {
-            let (piece, after) = free(cluster, self.masks, *next, &taken)?;
-            *next = after;
-            pieces.push(piece);
-        }
-        state.given.insert(name.to_owned(), pieces.clone());
-        Some(pieces)
-    }
 }
 
 #[cfg(test)]
@@ -195,15 +213,23 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn used(texts: &[&str]) -> PrefixSet {
+        let prefixes: Vec<Prefix> = texts.iter().map(|text| p(text)).collect();
+        State::new(&prefixes).used
+    }
+
     #[test]
     fn pieces_go_round_and_skip_what_is_taken() {
         let cluster = p("10.42.0.0/22");
-        let taken = [p("10.42.0.0/24"), p("10.42.2.0/25")];
+        let taken = used(&["10.42.0.0/24", "10.42.2.0/25"]);
         let (piece, next) = free(&cluster, MASKS, 0, &taken).unwrap();
         assert_eq!((piece, next), (p("10.42.1.0/24"), 2));
         assert_eq!(free(&cluster, MASKS, next, &taken), Some((p("10.42.3.0/24"), 0)));
-        assert_eq!(free(&cluster, MASKS, 3, &[p("10.42.3.0/24")]), Some((p("10.42.0.0/24"), 1)));
-        assert_eq!(free(&cluster, MASKS, 1, &[cluster]), None);
+        assert_eq!(
+            free(&cluster, MASKS, 3, &used(&["10.42.3.0/24"])),
+            Some((p("10.42.0.0/24"), 1))
+        );
+        assert_eq!(free(&cluster, MASKS, 1, &used(&["10.42.0.0/22"])), None);
     }
 
     #[test]
@@ -219,15 +245,20 @@ mod tests {
         assert_eq!(state.taken["a"], [p("10.42.0.0/24")]);
         let (old, new) = (node("10.42.0.0/24"), node("10.42.1.0/24"));
         state.see(&Change::Updated { old, new: Arc::clone(&new) });
-        let taken = &state.taken["a"];
-        assert_eq!(free(&cluster, MASKS, 1, taken), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(free(&cluster, MASKS, 1, &state.used), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(state.choose("b", &[cluster], MASKS), Some(vec![p("10.42.0.0/24")]));
+        assert_eq!(state.choose("b", &[cluster], MASKS), Some(vec![p("10.42.0.0/24")]));
+        assert_eq!(state.choose("c", &[cluster], MASKS), None, "both are used");
         state.see(&Change::Deleted(new));
         assert!(state.taken.is_empty());
+        assert_eq!(state.choose("c", &[cluster], MASKS), Some(vec![p("10.42.1.0/24")]));
+        state.forget_given("b");
+        assert_eq!(free(&cluster, MASKS, 0, &state.used), Some((p("10.42.0.0/24"), 1)));
     }
 
     #[test]
     fn service_addresses_inside_the_pod_network_are_left_out() {
-        let (piece, _) = free(&p("fd00::/62"), MASKS, 0, &[p("fd00::/112")]).unwrap();
+        let (piece, _) = free(&p("fd00::/62"), MASKS, 0, &used(&["fd00::/112"])).unwrap();
         assert_eq!(piece, p("fd00:0:0:1::/64"));
     }
 }
