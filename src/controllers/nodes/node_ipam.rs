@@ -45,6 +45,8 @@ struct State {
     used: PrefixSet,
     /// Where the next search begins, per cluster CIDR, so that a freed CIDR is not reused at once.
     next: Vec<u64>,
+    /// A search found none, and none was freed since: nodes without a CIDR try again and again.
+    is_used_up: bool,
 }
 
 /// Starts the controller. One worker: two nodes must never get the same CIDR.
@@ -152,7 +154,10 @@ impl State {
     }
 
     fn release(&mut self, prefixes: Option<Vec<Prefix>>) {
-        prefixes.iter().flatten().for_each(|prefix| self.used.remove(prefix));
+        for prefix in prefixes.iter().flatten() {
+            self.used.remove(prefix);
+            self.is_used_up = false;
+        }
     }
 
     /// CIDRs for a node, one per cluster CIDR; `None` when one of these is used up.
@@ -160,10 +165,16 @@ impl State {
         if let Some(given) = self.given.get(name) {
             return Some(given.clone());
         }
+        if self.is_used_up {
+            return None;
+        }
         self.next.resize(clusters.len(), 0);
         let mut pieces = Vec::new();
         for (cluster, next) in clusters.iter().zip(&mut self.next) {
-            let (piece, after) = free(cluster, masks, *next, &self.used)?;
+            let Some((piece, after)) = free(cluster, masks, *next, &self.used) else {
+                self.is_used_up = true;
+                return None;
+            };
             *next = after;
             pieces.push(piece);
         }
