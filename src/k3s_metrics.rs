@@ -41,9 +41,9 @@ impl K3sFamilies {
             None => {
                 let of_controllers = controllers::METRICS.iter().copied().flatten();
                 let families = snapshots::metrics::ALL.iter().chain(of_controllers);
-                let families = families.chain(scheduler::families());
-                let families = families.chain(client::workqueue::families());
                 families.for_each(|family| family.render(&mut out));
+                scheduler::render_metrics(&mut out);
+                client::workqueue::render_metrics(&mut out);
             }
         }
         out

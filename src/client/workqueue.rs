@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use metrics::families;
+pub use metrics::render as render_metrics;
 
 /// Delays of failing keys: 5 ms doubling to 1000 s (client-go's `DefaultControllerRateLimiter`).
 const FAILURE_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1000));
@@ -290,7 +290,7 @@ mod tests {
         const NAME: &[&str] = &["counted"];
         let page = || {
             let mut page = String::new();
-            families().iter().for_each(|family| family.render(&mut page));
+            render_metrics(&mut page);
             page
         };
         let has = |line: &str| {
@@ -321,5 +321,31 @@ mod tests {
         has("workqueue_retries_total{name=\"counted\"} 2");
         drop(queue);
         assert!(!page().contains("workqueue_depth{name=\"counted\"}"), "it is gone");
+    }
+
+    /// Two queues of one name add up in each page, and pages do not.
+    #[test]
+    fn pages_that_are_rendered_at_the_same_time_have_the_same_gauges() {
+        let queues = [Queue::new(), Queue::new()];
+        for queue in &queues {
+            queue.set_name("paged");
+            queue.add("a");
+            queue.add("b");
+        }
+        let depth = || {
+            let mut page = String::new();
+            render_metrics(&mut page);
+            let mut lines = page.lines().filter(|line| line.starts_with("workqueue_depth{"));
+            lines.find(|line| line.contains("\"paged\"")).map(str::to_owned)
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        assert_eq!(depth().unwrap(), "workqueue_depth{name=\"paged\"} 4");
+                    }
+                });
+            }
+        });
     }
 }

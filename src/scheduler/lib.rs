@@ -36,5 +36,5 @@ mod state;
 mod tolerations;
 mod topology;
 
-pub use metrics::families;
+pub use metrics::render as render_metrics;
 pub use run::start;

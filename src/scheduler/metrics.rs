@@ -3,17 +3,16 @@
 //! An extension point takes two looks at the clock per cycle. The loops over nodes record nothing:
 //! evaluations of plugins are derived from the results of a search, and the times of plugins are
 //! taken in one of ten cycles (`pluginMetricsSamplePercent`), of `Filter` for one node. Gauges are
-//! computed when the page is read.
+//! computed when the page is read ([`MetricsSnapshot`]).
 
 mod families;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::clock;
-use base::metrics::Family;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub(crate) use families::{
@@ -21,10 +20,11 @@ pub(crate) use families::{
     PREEMPTION_VICTIMS, PREEMPTIONS, VOLUME_ERRORS,
 };
 use families::{
-    ALL, ATTEMPT_DURATIONS, ATTEMPTS, CACHE_SIZE, EVALUATIONS, EVENT_HANDLING, EXTENSION_POINTS,
-    INCOMING_PODS, PENDING_PODS, PLUGINS, POD_ATTEMPTS, SCHEDULED_AFTER_FLUSH, SLI,
-    UNSCHEDULABLE_PODS,
+    ATTEMPT_DURATIONS, ATTEMPTS, EVENT_HANDLING, EXTENSION_POINTS, INCOMING_PODS, PLUGINS,
+    POD_ATTEMPTS, SCHEDULED_AFTER_FLUSH, SLI,
 };
+pub use snapshot::render;
+pub(crate) use snapshot::{MetricsSnapshot, report_with};
 
 /// Values of the label `extension_point`.
 pub(crate) mod point {
@@ -144,19 +144,13 @@ impl Counts {
         }
     }
 
-    /// Updates the counters of these plugins.
-    pub(crate) fn report<'a>(
+    /// The plugins that ran, out of these, with the numbers of their runs.
+    pub(crate) fn of<'a>(
         &self,
-        point: &str,
-        profile: &str,
         plugins: impl Iterator<Item = &'a str>,
-    ) {
-        for (plugin, count) in plugins.zip(&self.0) {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                EVALUATIONS.set(&[point, plugin, profile], count as f64);
-            }
-        }
+    ) -> impl Iterator<Item = (&'a str, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        plugins.zip(counts).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -172,55 +166,9 @@ pub(crate) struct Sizes {
     pub(crate) assumed_pods: usize,
 }
 
-impl Sizes {
-    /// Sets the gauges.
-    pub(crate) fn report(&self) {
-        for (queue, size) in [
-            ("active", self.active),
-            ("backoff", self.backoff),
-            ("unschedulable", self.unschedulable),
-            ("gated", self.gated),
-        ] {
-            PENDING_PODS.set(&[queue], size as f64);
-        }
-        for (what, size) in
-            [("nodes", self.nodes), ("pods", self.pods), ("assumed_pods", self.assumed_pods)]
-        {
-            CACHE_SIZE.set(&[what], size as f64);
-        }
-    }
-}
-
 /// Counts an error of the plugin if it is VolumeBinding.
 pub(crate) fn volume_error(plugin: &str, operation: &str) {
     if plugin == "VolumeBinding" {
         VOLUME_ERRORS.inc(&[operation]);
     }
-}
-
-/// Adds a pod that a plugin rejected to the gauge.
-pub(crate) fn rejected_pod(plugin: &str, profile: &str) {
-    UNSCHEDULABLE_PODS.inc(&[plugin, profile]);
-}
-
-type Report = Box<dyn Fn() + Send>;
-
-/// Sets the gauges and the counters of evaluations; empty while this process does not schedule.
-static REPORT: Mutex<Option<Report>> = Mutex::new(None);
-
-/// Calls `report` whenever the families are read.
-pub(crate) fn report_with(report: impl Fn() + Send + 'static) {
-    *REPORT.lock() = Some(Box::new(report));
-}
-
-/// The families of the scheduler, with gauges of this moment, in the order in which they are
-/// rendered.
-pub fn families() -> &'static [&'static Family] {
-    for gauge in [&CACHE_SIZE, &PENDING_PODS, &UNSCHEDULABLE_PODS] {
-        gauge.reset();
-    }
-    if let Some(report) = &*REPORT.lock() {
-        report();
-    }
-    &ALL
 }

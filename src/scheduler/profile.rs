@@ -7,7 +7,7 @@ use base::clock;
 
 use crate::devices::store::Devices;
 use crate::framework::Registration;
-use crate::metrics::{self, Evaluations, point, status};
+use crate::metrics::{self, Evaluations, MetricsSnapshot, point, status};
 use crate::plugin_args::PluginArgs;
 use crate::pod_info::PodInfo;
 
@@ -50,15 +50,15 @@ impl Profile {
         gating.map(|plugin| plugin.name)
     }
 
-    /// Updates the counters of evaluations.
-    pub(crate) fn report(&self) {
+    /// Adds the counters of evaluations to the metrics.
+    pub(crate) fn report(&self, metrics: &MetricsSnapshot) {
         let (name, counts) = (self.scheduler_name.as_str(), &self.evaluations);
         let filters = || self.filters.iter().map(|plugin| plugin.name);
-        counts.pre_filter.report(point::PRE_FILTER, name, filters());
-        counts.filter.report(point::FILTER, name, filters());
+        metrics.set_evaluations(point::PRE_FILTER, name, filters(), &counts.pre_filter);
+        metrics.set_evaluations(point::FILTER, name, filters(), &counts.filter);
         let scores = || self.scores.iter().map(|(plugin, _)| plugin.name);
-        counts.pre_score.report(point::PRE_SCORE, name, scores());
-        counts.score.report(point::SCORE, name, scores());
+        metrics.set_evaluations(point::PRE_SCORE, name, scores(), &counts.pre_score);
+        metrics.set_evaluations(point::SCORE, name, scores(), &counts.score);
     }
 }
 

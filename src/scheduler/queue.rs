@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::event::{Event, label};
-use crate::metrics::{self, Attempt, Sizes};
+use crate::metrics::{self, Attempt, MetricsSnapshot, Sizes};
 use crate::plugins::queueing_hint;
 use crate::pod_info::PodInfo;
 use crate::profile::scheduler_name;
@@ -277,7 +277,12 @@ impl Queue {
 
     /// Adds the pods to `sizes` and to the gauge of those that plugins rejected; a pod in a cycle
     /// for which `is_assumed` returns true is being bound.
-    pub(crate) fn report(&self, sizes: &mut Sizes, is_assumed: impl Fn(&Key) -> bool) {
+    pub(crate) fn report(
+        &self,
+        sizes: &mut Sizes,
+        metrics: &MetricsSnapshot,
+        is_assumed: impl Fn(&Key) -> bool,
+    ) {
         for (key, entry) in &self.entries {
             match entry.state {
                 QueueState::Active => sizes.active += 1,
@@ -287,7 +292,7 @@ impl Queue {
                 QueueState::InFlight => sizes.assumed_pods += usize::from(is_assumed(key)),
             }
             for plugin in &entry.rejected_by {
-                metrics::rejected_pod(plugin, scheduler_name(&entry.pod));
+                metrics.add_rejected_pod(plugin, scheduler_name(&entry.pod));
             }
         }
     }

@@ -211,9 +211,9 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
     listen::listen_to_devices(&shared, &caches);
     let recorder = EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "", tasks);
     let reported = Arc::downgrade(&shared);
-    metrics::report_with(move || {
+    metrics::report_with(move |snapshot| {
         if let Some(shared) = reported.upgrade() {
-            shared.state.lock().report();
+            shared.state.lock().report(snapshot);
         }
     });
     let to = Arc::clone(&shared);

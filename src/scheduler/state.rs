@@ -15,7 +15,7 @@ use crate::devices::store::Devices;
 use crate::event::{Event, label, target_pod_event};
 use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers;
-use crate::metrics::{self, Attempt, Sizes};
+use crate::metrics::{self, Attempt, MetricsSnapshot, Sizes};
 use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{Profile, Profiles};
@@ -286,18 +286,13 @@ impl State {
         self.queue.on_event(&Event::AssignedPodDelete(pod), label::ASSIGNED_POD_DELETE, now);
     }
 
-    /// Updates the metrics that show the present state.
-    pub(crate) fn report(&self) {
+    /// Adds the present state to the metrics.
+    pub(crate) fn report(&self, metrics: &MetricsSnapshot) {
         let mut sizes = Sizes { pods: self.assigned.len(), ..Sizes::default() };
         sizes.nodes = self.nodes.len();
-        self.queue.report(&mut sizes, |key| self.assigned.contains_key(key));
-        sizes.report();
-        self.report_evaluations();
-    }
-
-    /// Updates the counters of evaluations.
-    pub(crate) fn report_evaluations(&self) {
-        self.profiles.iter().for_each(|profile| profile.report());
+        self.queue.report(&mut sizes, metrics, |key| self.assigned.contains_key(key));
+        metrics.set_sizes(&sizes);
+        self.profiles.iter().for_each(|profile| profile.report(metrics));
     }
 
     /// Begins the cycle of the next pod of the queue. For a pod without claims the cycle is over

@@ -15,11 +15,14 @@ const VICTIMS_BOUNDS: [f64; 7] = exponential(1.0, 2.0);
 /// Upper bounds in seconds: 0.1 s to 819.2 s.
 const BINDING_CONDITIONS_BOUNDS: [f64; 14] = exponential(0.1, 2.0);
 
-pub(super) static CACHE_SIZE: Family = Family::gauge(
-    "scheduler_cache_size",
-    "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
-    &["type"],
-);
+/// Sizes of the cache.
+pub(super) fn cache_size() -> Family {
+    Family::gauge(
+        "scheduler_cache_size",
+        "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+        &["type"],
+    )
+}
 
 /// Allocations of devices with binding conditions.
 pub(crate) static BINDING_CONDITIONS_ALLOCATIONS: Family = Family::counter(
@@ -51,23 +54,29 @@ pub(super) static EXTENSION_POINTS: Family = Family::histogram(
     &EVENT_BOUNDS,
 );
 
-pub(super) static PENDING_PODS: Family = Family::gauge(
-    "scheduler_pending_pods",
-    "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in \
-     activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in \
-     unschedulableEntities that the scheduler attempted to schedule and failed; 'gated' is the \
-     number of unschedulable pods that the scheduler never attempted to schedule because they are \
-     gated; 'incomplete' means number of pods in incompletePodGroupPods; 'pending' means number of \
-     pods in pendingPodGroupPods.",
-    &["queue"],
-);
+/// Sizes of the queues.
+pub(super) fn pending_pods() -> Family {
+    Family::gauge(
+        "scheduler_pending_pods",
+        "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in \
+         activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in \
+         unschedulableEntities that the scheduler attempted to schedule and failed; 'gated' is the \
+         number of unschedulable pods that the scheduler never attempted to schedule because they are \
+         gated; 'incomplete' means number of pods in incompletePodGroupPods; 'pending' means number of \
+         pods in pendingPodGroupPods.",
+        &["queue"],
+    )
+}
 
-pub(super) static EVALUATIONS: Family = Family::counter(
-    "scheduler_plugin_evaluation_total",
-    "[BETA] Number of attempts to schedule pods by each plugin and the extension point (available \
-     only in PreFilter, Filter, PreScore, and Score).",
-    &["extension_point", "plugin", "profile"],
-);
+/// Runs of plugins.
+pub(super) fn evaluations() -> Family {
+    Family::counter(
+        "scheduler_plugin_evaluation_total",
+        "[BETA] Number of attempts to schedule pods by each plugin and the extension point (available \
+         only in PreFilter, Filter, PreScore, and Score).",
+        &["extension_point", "plugin", "profile"],
+    )
+}
 
 pub(super) static PLUGINS: Family = Family::histogram(
     "scheduler_plugin_execution_duration_seconds",
@@ -149,13 +158,16 @@ pub(super) static ATTEMPT_DURATIONS: Family = Family::histogram(
     &ATTEMPT_BOUNDS,
 );
 
-pub(super) static UNSCHEDULABLE_PODS: Family = Family::gauge(
-    "scheduler_unschedulable_pods",
-    "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment the \
-     gauge for all plugins that caused it to not schedule and so this metric have meaning only \
-     when broken down by plugin.",
-    &["plugin", "profile"],
-);
+/// Pods by the plugins that rejected them.
+pub(super) fn unschedulable_pods() -> Family {
+    Family::gauge(
+        "scheduler_unschedulable_pods",
+        "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment the \
+         gauge for all plugins that caused it to not schedule and so this metric have meaning only \
+         when broken down by plugin.",
+        &["plugin", "profile"],
+    )
+}
 
 /// Errors of the plugin VolumeBinding.
 pub(crate) static VOLUME_ERRORS: Family = Family::counter(
@@ -163,27 +175,3 @@ pub(crate) static VOLUME_ERRORS: Family = Family::counter(
     "[ALPHA] Volume scheduling stage error count",
     &["operation"],
 );
-
-/// All families, in the order in which they are rendered.
-pub(super) static ALL: [&Family; 20] = [
-    &CACHE_SIZE,
-    &BINDING_CONDITIONS_ALLOCATIONS,
-    &BINDING_CONDITIONS_WAITS,
-    &EVENT_HANDLING,
-    &EXTENSION_POINTS,
-    &PENDING_PODS,
-    &EVALUATIONS,
-    &PLUGINS,
-    &SCHEDULED_AFTER_FLUSH,
-    &POD_ATTEMPTS,
-    &SLI,
-    &PREEMPTION_ATTEMPTS,
-    &PREEMPTIONS,
-    &PREEMPTION_VICTIMS,
-    &INCOMING_PODS,
-    &ATTEMPTS,
-    &ALGORITHM,
-    &ATTEMPT_DURATIONS,
-    &UNSCHEDULABLE_PODS,
-    &VOLUME_ERRORS,
-];

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::k8s::api::core::v1::Node;
 use base::metrics::Family;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -51,6 +52,7 @@ fn described(family: &Family, labels: usize) -> String {
 fn families_are_those_of_kube_scheduler_or_documented_as_missing() {
     let docs = include_str!("../../../docs/operating/metrics.md");
     let upstream: Vec<&str> = UPSTREAM.lines().collect();
+    let snapshot = MetricsSnapshot::new();
     let mut names = Vec::new();
     for family in upstream.chunks(3) {
         let [_, _, series] = family else { panic!("{family:?}") };
@@ -58,12 +60,16 @@ fn families_are_those_of_kube_scheduler_or_documented_as_missing() {
         names.push(name);
         let (labels, _) = rest.split_once('}').unwrap();
         let labels = labels.split(',').filter(|label| !label.is_empty()).count();
-        match ALL.iter().find(|ours| format!("{ours:?}") == format!("Family({name})")) {
+        match snapshot
+            .families()
+            .iter()
+            .find(|ours| format!("{ours:?}") == format!("Family({name})"))
+        {
             Some(ours) => assert_eq!(described(ours, labels), family.join("\n") + "\n"),
             None => assert!(docs.contains(&format!("`{name}`")), "{name} is not documented"),
         }
     }
-    for family in ALL {
+    for family in snapshot.families() {
         let is_upstream =
             names.iter().any(|name| format!("Family({name})") == format!("{family:?}"));
         assert!(is_upstream, "{family:?}");
@@ -118,8 +124,14 @@ impl World {
         }
     }
 
+    fn snapshot(&self) -> MetricsSnapshot {
+        let snapshot = MetricsSnapshot::new();
+        self.state.report(&snapshot);
+        snapshot
+    }
+
     fn evaluations(&self, point: &str, plugin: &str) -> f64 {
-        EVALUATIONS.read(&[point, plugin, self.profile])
+        self.snapshot().evaluations.read(&[point, plugin, self.profile])
     }
 
     fn points(&self, point: &str, status: &str) -> f64 {
@@ -161,15 +173,15 @@ async fn results_of_cycles_and_the_queue_move_the_metrics() {
     assert_eq!(world.points("Filter", "Success"), 2.0, "that no node fits is no error");
     assert_eq!(world.points("PostFilter", "Unschedulable"), 1.0);
     assert_eq!(world.points("Score", "Success"), 1.0);
-    world.state.report();
-    assert_eq!(UNSCHEDULABLE_PODS.read(&["NodeResourcesFit", profile]), 1.0);
-    assert_eq!(UNSCHEDULABLE_PODS.read(&["SchedulingGates", profile]), 1.0);
+    let at = world.snapshot();
+    assert_eq!(at.unschedulable_pods.read(&["NodeResourcesFit", profile]), 1.0);
+    assert_eq!(at.unschedulable_pods.read(&["SchedulingGates", profile]), 1.0);
     for (queue, pods) in [("active", 0.0), ("backoff", 0.0), ("unschedulable", 1.0), ("gated", 1.0)]
     {
-        assert_eq!(PENDING_PODS.read(&[queue]), pods, "{queue}");
+        assert_eq!(at.pending_pods.read(&[queue]), pods, "{queue}");
     }
     for (what, size) in [("nodes", 2.0), ("pods", 1.0), ("assumed_pods", 1.0)] {
-        assert_eq!(CACHE_SIZE.read(&[what]), size, "{what}");
+        assert_eq!(at.cache_size.read(&[what]), size, "{what}");
     }
     assert_eq!(world.evaluations("PreFilter", "NodeResourcesFit"), 2.0);
     assert_eq!(world.evaluations("Filter", "NodeResourcesFit"), 4.0);
@@ -193,12 +205,9 @@ async fn results_of_cycles_and_the_queue_move_the_metrics() {
     Attempt { number: 15, after_flush: true, ..attempt }.scheduled(profile);
     assert_eq!((SLI.read(&["15+"]), SCHEDULED_AFTER_FLUSH.read(&[])), (1.0, 1.0));
 
-    for gauge in [&CACHE_SIZE, &PENDING_PODS, &UNSCHEDULABLE_PODS] {
-        gauge.reset();
-    }
-    world.state.report();
-    assert_eq!(UNSCHEDULABLE_PODS.read(&["NodeResourcesFit", profile]), 0.0);
-    assert_eq!(PENDING_PODS.read(&["unschedulable"]), 0.0);
+    let at = world.snapshot();
+    assert_eq!(at.unschedulable_pods.read(&["NodeResourcesFit", profile]), 0.0);
+    assert_eq!(at.pending_pods.read(&["unschedulable"]), 0.0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +221,6 @@ async fn plugins_do_not_run_on_nodes_that_an_earlier_one_rejects() {
     world.state.set_node(&serde_json::from_value(cordoned).unwrap(), world.now);
     world.pod("p", "1m", &json!({}));
     assert!(matches!(world.cycle(), CycleResult::Bind(..)));
-    world.state.report_evaluations();
     assert_eq!(world.evaluations("Filter", "NodeUnschedulable"), 3.0);
     assert_eq!(world.evaluations("Filter", "NodeResourcesFit"), 2.0);
 }
@@ -299,4 +307,36 @@ async fn changes_of_a_pod_have_upstreams_names() {
     let gated = pod("2", json!({"gates": [{"name": "g"}]}));
     let event = "TargetPodUpdatePodSchedulingGatesEliminated";
     assert_eq!(crate::event::target_pod_event(&gated, &old), event);
+}
+
+/// A page is neither empty nor has it the values of another one that is rendered meanwhile.
+#[tokio::test(start_paused = true)]
+async fn pages_that_are_rendered_at_the_same_time_have_the_same_gauges() {
+    let mut world = World::new("metrics-pages");
+    for name in ["a", "b", "c"] {
+        world.pod(name, "1", &json!({"schedulingGates": [{"name": "g"}]}));
+    }
+    let state = Mutex::new(world.state);
+    report_with(move |snapshot| state.lock().report(snapshot));
+    let gauges = || {
+        let mut page = String::new();
+        render(&mut page);
+        let of_page = |line: &&str| {
+            line.starts_with("scheduler_pending_pods{")
+                || line.starts_with("scheduler_unschedulable_pods{")
+        };
+        page.lines().filter(of_page).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let want = [
+        "scheduler_pending_pods{queue=\"active\"} 0",
+        "scheduler_pending_pods{queue=\"backoff\"} 0",
+        "scheduler_pending_pods{queue=\"gated\"} 3",
+        "scheduler_pending_pods{queue=\"unschedulable\"} 0",
+        "scheduler_unschedulable_pods{plugin=\"SchedulingGates\",profile=\"metrics-pages\"} 3",
+    ];
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..500).for_each(|_| assert_eq!(gauges(), want)));
+        }
+    });
 }
