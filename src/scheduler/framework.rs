@@ -21,7 +21,9 @@ use crate::pod_info::PodInfo;
 use crate::profile::Profile;
 use crate::rejection::{FitError, Rejection};
 
-pub(crate) use outcome::{Nomination, PostFilterOutcome, PostFilterResult, Restriction};
+pub(crate) use outcome::{
+    Nomination, NominationChange, PostFilterOutcome, PostFilterResult, Restriction,
+};
 
 /// Highest score that a plugin gives a node (`framework.MaxNodeScore`).
 pub(crate) const MAX_NODE_SCORE: i64 = 100;
@@ -433,7 +435,9 @@ impl<'a> CycleState<'a> {
     }
 
     fn run_post_filters(&self, fit: &FitError) -> PostFilterOutcome {
-        let mut outcome = PostFilterOutcome::default();
+        // Without a plugin that may make room, a nomination is of no use (`schedulingAlgorithm`).
+        let clears_nomination = self.profile.post_filters.is_empty();
+        let mut outcome = PostFilterOutcome { clears_nomination, ..PostFilterOutcome::default() };
         for registration in &self.profile.post_filters {
             let start = self.plugin_start();
             let state = self.filter_state(registration.name);
@@ -448,6 +452,7 @@ impl<'a> CycleState<'a> {
                 Some(PostFilterResult::Nominated(nomination)) => {
                     outcome.reasons = vec![nomination.text()];
                     outcome.nomination = Some(nomination);
+                    outcome.clears_nomination = false;
                     return outcome;
                 }
                 Some(PostFilterResult::Release(release)) => {
@@ -455,8 +460,13 @@ impl<'a> CycleState<'a> {
                     outcome.release = Some(release);
                 }
                 Some(PostFilterResult::Unschedulable(why)) => outcome.reasons.push(why),
+                Some(PostFilterResult::Hopeless(why)) => {
+                    outcome.reasons.push(why);
+                    outcome.clears_nomination = true;
+                }
                 Some(PostFilterResult::Failed(why)) => {
                     outcome.reasons = vec![why];
+                    outcome.clears_nomination = false;
                     outcome.failed = true;
                     return outcome;
                 }

@@ -335,7 +335,7 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
                 None
             });
             attempt.failed(scheduler_name(&pod));
-            Ok(writer.not_scheduled(&pod, "SchedulerError", &error.message(), "").await?)
+            Ok(writer.failed(&pod, &error.message()).await?)
         }
         CycleResult::Unschedulable(attempt, pod, why) => {
             attempt.unschedulable(scheduler_name(&pod));
@@ -343,7 +343,7 @@ async fn write(shared: &Shared, writer: &Writer, result: CycleResult) -> Result<
         }
         CycleResult::Failed(attempt, pod, message) => {
             attempt.failed(scheduler_name(&pod));
-            Ok(writer.not_scheduled(&pod, "SchedulerError", &message, "").await?)
+            Ok(writer.failed(&pod, &message).await?)
         }
         CycleResult::Abandoned(pod, writes) => {
             writer.unreserve(&pod, &writes).await;

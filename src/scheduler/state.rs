@@ -13,7 +13,9 @@ use crate::cycle;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
 use crate::event::{Event, label, target_pod_event};
-use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
+use crate::framework::{
+    CycleState, Nomination, NominationChange, PostFilterOutcome, PreBind, Snapshot,
+};
 use crate::listers::Listers;
 use crate::metrics::{self, Attempt, MetricsSnapshot, Sizes};
 use crate::nodes::Nodes;
@@ -46,11 +48,22 @@ pub(crate) struct Unschedulable {
     pub(crate) reasons: Vec<String>,
     /// Pods to evict from a nominated node.
     pub(crate) nomination: Option<Nomination>,
+    /// The pod loses the nomination that it has.
+    pub(crate) clears_nomination: bool,
     /// A claim to release; the texts are true once that has succeeded.
     pub(crate) release: Option<ClaimRelease>,
 }
 
 impl Unschedulable {
+    /// What becomes of the nomination of the pod.
+    pub(crate) fn nomination_change(&self) -> NominationChange<'_> {
+        match &self.nomination {
+            Some(nomination) => NominationChange::Set(&nomination.node),
+            None if self.clears_nomination => NominationChange::Clear,
+            None => NominationChange::Keep,
+        }
+    }
+
     /// The message of the pod's condition.
     pub(crate) fn text(&self) -> String {
         self.text_with(&self.reasons.join(", "))
@@ -241,12 +254,24 @@ impl State {
         label
     }
 
+    /// A pod without a node was added or changed. A change that has nothing to do with its
+    /// nomination may come before that of a nomination that is not written yet: it stays
+    /// (`UpdateNominatedPod`).
     fn update_nomination(&mut self, key: &Key, pod: &Arc<PodInfo>) {
-        if pod.nominated.is_empty() {
-            self.nominated.remove(key);
-        } else {
+        if !pod.nominated.is_empty() {
             self.nominated.insert(key.clone(), Arc::clone(pod));
+            return;
         }
+        let old = self.queue.pod(key).filter(|old| old.uid == pod.uid && old.nominated.is_empty());
+        let reserved = self.nominated.remove(key).filter(|_| old.is_some());
+        if let Some(reserved) = reserved {
+            self.nominate(key.clone(), pod, &reserved.nominated);
+        }
+    }
+
+    fn nominate(&mut self, key: Key, pod: &PodInfo, node: &str) {
+        let nominated = PodInfo { nominated: node.to_owned(), ..pod.clone() };
+        self.nominated.insert(key, Arc::new(nominated));
     }
 
     /// Removes a pod from its node.
@@ -279,8 +304,13 @@ impl State {
         }
     }
 
-    /// The binding failed: the pod leaves the node and is tried again later.
+    /// The binding failed: the pod leaves the node and is tried again later. A pod that is bound
+    /// nevertheless, because the answer to the binding was lost, or that was deleted meanwhile is
+    /// left alone.
     pub(crate) fn forget(&mut self, pod: &PodInfo, now: Instant) {
+        if !self.queue.is_in_flight(pod) {
+            return;
+        }
         self.unassign(&pod.key());
         self.queue.failed(&pod.key(), now);
         self.queue.on_event(&Event::AssignedPodDelete(pod), label::ASSIGNED_POD_DELETE, now);
@@ -355,14 +385,15 @@ impl State {
             }
             Decision::Unfit { why, plugins } => {
                 self.queue.unschedulable(&key, plugins, now);
-                if let Some(nomination) = &why.nomination {
-                    let nominated =
-                        PodInfo { nominated: nomination.node.clone(), ..(*pod).clone() };
-                    self.nominated.insert(key, Arc::new(nominated));
+                match why.nomination_change() {
+                    NominationChange::Set(node) => self.nominate(key, &pod, node),
+                    NominationChange::Clear => drop(self.nominated.remove(&key)),
+                    NominationChange::Keep => {}
                 }
                 CycleResult::Unschedulable(attempt, pod, why)
             }
             Decision::Failed(error) => {
+                self.nominated.remove(&key);
                 self.queue.failed(&key, now);
                 CycleResult::Failed(attempt, pod, error)
             }
@@ -373,10 +404,18 @@ impl State {
 /// The message for the pod, and what may make room for it.
 fn post_filter(state: &CycleState<'_>, fit: &FitError) -> Unschedulable {
     let message = fit.message();
-    if fit.nodes == 0 {
-        return Unschedulable { message, reasons: Vec::new(), nomination: None, release: None };
+    let outcome = match fit.nodes {
+        0 => PostFilterOutcome { clears_nomination: true, ..PostFilterOutcome::default() },
+        _ => state.post_filter(fit),
+    };
+    Unschedulable {
+        message,
+        reasons: outcome.reasons,
+        nomination: outcome.nomination,
+        clears_nomination: outcome.clears_nomination,
+        release: outcome.release,
     }
-    let outcome = state.post_filter(fit);
-    let (reasons, nomination, release) = (outcome.reasons, outcome.nomination, outcome.release);
-    Unschedulable { message, reasons, nomination, release }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use client::{DeleteOptions, Error, EventRecorder, Patch};
 use serde_json::json;
 
 use super::{Writer, reference};
-use crate::framework::Nomination;
+use crate::framework::{Nomination, NominationChange};
 use crate::metrics::{PREEMPTION_VICTIMS, PREEMPTIONS};
 use crate::pod_info::PodInfo;
 use crate::profile::scheduler_name;
@@ -55,16 +55,21 @@ impl Writer {
         };
         if let Err(error) = released {
             let text = why.text_with(&error.to_string());
-            return self.not_scheduled(pod, "Unschedulable", &text, "").await;
+            return self.not_scheduled(pod, "Unschedulable", &text, NominationChange::Keep).await;
         }
         let nomination = why.nomination.as_ref().filter(|_| self.cached(pod).is_some());
         let evicted = match nomination {
             Some(nomination) => self.evict_all(pod, nomination).await,
             None => Ok(()),
         };
-        let nominated = nomination.map_or("", |n| n.node.as_str());
-        self.not_scheduled(pod, "Unschedulable", &why.text(), nominated).await?;
+        let change = why.nomination_change();
+        self.not_scheduled(pod, "Unschedulable", &why.text(), change).await?;
         evicted
+    }
+
+    /// Reports an error of the scheduler; the pod loses its nomination (`clearNominatedNode`).
+    pub(crate) async fn failed(&self, pod: &PodInfo, message: &str) -> Result<(), Error> {
+        self.not_scheduled(pod, "SchedulerError", message, NominationChange::Clear).await
     }
 
     async fn evict_all(&self, pod: &PodInfo, nomination: &Nomination) -> Result<(), Error> {
@@ -93,13 +98,13 @@ impl Writer {
         (cached.metadata.uid.as_deref() == Some(&pod.uid)).then_some(cached)
     }
 
-    /// Reports why the pod has no node. `nominated` is the node that will be free for it, or empty.
+    /// Reports why the pod has no node, and changes its nomination (`updatePod`).
     pub(crate) async fn not_scheduled(
         &self,
         pod: &PodInfo,
         reason: &str,
         message: &str,
-        nominated: &str,
+        nomination: NominationChange<'_>,
     ) -> Result<(), Error> {
         let what = (EventType::Warning, "FailedScheduling");
         record(&self.recorder, pod, "Scheduling", what, truncated(message));
@@ -111,8 +116,12 @@ impl Writer {
                 && c.reason.as_deref() == Some(reason)
                 && c.message.as_deref() == Some(message)
         });
-        let keeps_nomination =
-            nominated.is_empty() || status.nominated_node_name.as_deref() == Some(nominated);
+        let nominated = status.nominated_node_name.as_deref().unwrap_or_default();
+        let keeps_nomination = match nomination {
+            NominationChange::Keep => true,
+            NominationChange::Clear => nominated.is_empty(),
+            NominationChange::Set(node) => nominated == node,
+        };
         if same && keeps_nomination {
             return Ok(());
         }
@@ -125,8 +134,12 @@ impl Writer {
             "lastTransitionTime": since, "lastProbeTime": null,
             "observedGeneration": cached.metadata.generation,
         }]}});
-        if !nominated.is_empty() {
-            patch["status"]["nominatedNodeName"] = nominated.into();
+        match nomination {
+            NominationChange::Clear if !keeps_nomination => {
+                patch["status"]["nominatedNodeName"] = serde_json::Value::Null;
+            }
+            NominationChange::Set(node) => patch["status"]["nominatedNodeName"] = node.into(),
+            NominationChange::Keep | NominationChange::Clear => {}
         }
         match self
             .client

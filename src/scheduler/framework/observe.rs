@@ -12,7 +12,7 @@ impl PostFilterResult {
     pub(super) fn status(&self) -> &'static str {
         match self {
             Self::Nominated(_) => status::SUCCESS,
-            Self::Release(_) | Self::Unschedulable(_) => status::UNSCHEDULABLE,
+            Self::Release(_) | Self::Unschedulable(_) | Self::Hopeless(_) => status::UNSCHEDULABLE,
             Self::Failed(_) => status::ERROR,
         }
     }

@@ -27,14 +27,30 @@ impl Nomination {
     }
 }
 
+/// What becomes of the nomination of a pod that is not scheduled (upstream's `NominatingInfo`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum NominationChange<'a> {
+    /// The pod keeps the nomination that it has (`ModeNoop`).
+    #[default]
+    Keep,
+    /// The pod has none any more (`ModeOverride` with an empty name).
+    Clear,
+    /// The pod is nominated for the node with this name.
+    Set(&'a str),
+}
+
 /// Outcome of `post_filter`.
 #[derive(Debug)]
 pub(crate) enum PostFilterResult {
     /// The pod fits after the victims have left.
     Nominated(Nomination),
+    /// Nothing helps, and the pod loses its nomination; the text follows the message of the fit
+    /// error.
+    Hopeless(String),
     /// The pod may fit after a claim was released; its text follows the message of the fit error.
     Release(ClaimRelease),
-    /// Nothing helps; the text follows the message of the fit error.
+    /// Nothing helps for now, and the pod keeps its nomination; the text follows the message of the
+    /// fit error.
     Unschedulable(String),
     /// The plugin failed; the text follows the message of the fit error, and no further plugin
     /// runs.
@@ -50,8 +66,10 @@ pub(crate) struct PostFilterOutcome {
     pub(crate) release: Option<ClaimRelease>,
     /// The texts of the plugins; of a nomination, its own.
     pub(crate) reasons: Vec<String>,
+    /// The pod loses its nomination.
+    pub(crate) clears_nomination: bool,
     /// A plugin failed.
-    pub(super) failed: bool,
+    pub(crate) failed: bool,
 }
 
 /// The nodes that `pre_filter` restricts the pod to.

@@ -25,6 +25,9 @@ impl Plugin for DefaultPreemption {
         let result = check_eligible(state, fit).and_then(|()| find(state, fit));
         Some(match result {
             Ok(nomination) => PostFilterResult::Nominated(nomination),
+            Err(why @ PreemptionError::NoCandidate { .. }) => {
+                PostFilterResult::Hopeless(format!("preemption: {why}"))
+            }
             Err(why) => PostFilterResult::Unschedulable(format!("preemption: {why}")),
         })
     }

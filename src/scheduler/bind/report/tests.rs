@@ -68,8 +68,12 @@ fn info(pod: &Value) -> PodInfo {
 
 /// A writer whose cache has the pods `p` and `victim`.
 async fn writer(missing: &[&str]) -> (Arc<FakeApi>, Writer) {
+    writer_of(vec![pod("p"), pod("victim")], missing).await
+}
+
+/// A writer whose cache has these pods.
+async fn writer_of(pods: Vec<Value>, missing: &[&str]) -> (Arc<FakeApi>, Writer) {
     let missing = missing.iter().map(|path| (*path).to_owned()).collect();
-    let pods = vec![pod("p"), pod("victim")];
     let api = Arc::new(FakeApi { pods, missing, ..FakeApi::default() });
     let transport: Arc<dyn Transport> = Arc::clone(&api) as _;
     let (client, tasks) = (Client::new(transport, "test"), Tasks::new(base::Shutdown::new()));
@@ -144,7 +148,7 @@ async fn a_rejected_binding_is_an_error_of_the_scheduler() {
 async fn a_pod_without_a_node_has_a_condition_and_an_event() {
     let (api, writer) = writer(&[]).await;
     let long = "x".repeat(1100);
-    writer.not_scheduled(&info(&pod("p")), "SchedulerError", &long, "").await.unwrap();
+    writer.failed(&info(&pod("p")), &long).await.unwrap();
     let patch = api.written(&Method::PATCH, &format!("{PODS}/p/status")).unwrap();
     let condition = &patch["status"]["conditions"][0];
     assert_eq!(condition["type"], "PodScheduled");
@@ -156,6 +160,40 @@ async fn a_pod_without_a_node_has_a_condition_and_an_event() {
     assert_eq!(api.events(1).await, [event]);
 }
 
+/// `TestUpdatePod` and the callers of `handleSchedulingFailure`: an error clears the nomination, a
+/// pod that waits for its victims keeps it.
+#[tokio::test]
+async fn the_nomination_is_kept_cleared_or_replaced() {
+    const MESSAGE: &str = "0/1 nodes are available.";
+    let written = async |old: &str, nomination: NominationChange<'_>| {
+        let mut nominated = pod("p");
+        nominated["status"] = json!({"nominatedNodeName": old, "conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": MESSAGE, "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let (api, writer) = writer_of(vec![nominated.clone()], &[]).await;
+        let pod = info(&nominated);
+        writer.not_scheduled(&pod, "Unschedulable", MESSAGE, nomination).await.unwrap();
+        api.written(&Method::PATCH, &format!("{PODS}/p/status"))
+            .map(|patch| patch["status"].get("nominatedNodeName").cloned())
+    };
+    use NominationChange::{Clear, Keep, Set};
+    assert_eq!(written("a", Keep).await, None, "nothing changes");
+    assert_eq!(written("a", Clear).await, Some(Some(Value::Null)));
+    assert_eq!(written("", Clear).await, None, "there is none to clear");
+    assert_eq!(written("a", Set("b")).await, Some(Some("b".into())));
+    assert_eq!(written("b", Set("b")).await, None);
+}
+
+#[tokio::test]
+async fn an_error_clears_the_nomination() {
+    let mut nominated = pod("p");
+    nominated["status"] = json!({"nominatedNodeName": "a"});
+    let (api, writer) = writer_of(vec![nominated.clone()], &[]).await;
+    writer.failed(&info(&nominated), "an error").await.unwrap();
+    let patch = api.written(&Method::PATCH, &format!("{PODS}/p/status")).unwrap();
+    assert_eq!(patch["status"].get("nominatedNodeName"), Some(&Value::Null));
+}
+
 fn preemption() -> Unschedulable {
     let leaving = PodInfo { deleting: true, ..info(&pod("leaving")) };
     let victims = vec![Arc::new(info(&pod("victim"))), Arc::new(leaving)];
@@ -163,6 +201,7 @@ fn preemption() -> Unschedulable {
         message: "0/1 nodes are available.".into(),
         reasons: Vec::new(),
         nomination: Some(Nomination { node: "node".into(), victims }),
+        clears_nomination: false,
         release: None,
     }
 }
