@@ -15,6 +15,7 @@ use client::{Client, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::extender::{EXTENDER, ExtenderClients, ExtenderError};
 use crate::framework::PreBind;
 use crate::metrics::{self, point, status};
 use crate::pod_info::PodInfo;
@@ -48,6 +49,9 @@ pub(crate) enum BindError {
     /// The API server rejects the binding.
     #[error(transparent)]
     Binding(Error),
+    /// The extender that binds the pod fails.
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
     /// Another request to the API server failed.
     #[error(transparent)]
     Client(#[from] Error),
@@ -79,6 +83,7 @@ pub(crate) struct Writer {
     /// Writes ResourceClaims.
     pub(crate) resource_claims: ClaimWriter,
     pub(crate) recorder: EventRecorder,
+    pub(crate) extenders: ExtenderClients,
     pub(crate) pods: Informer<Pod>,
     pub(crate) claims: Informer<PersistentVolumeClaim>,
     pub(crate) volumes: Informer<PersistentVolume>,
@@ -92,6 +97,7 @@ impl BindError {
     fn plugin(&self) -> &'static str {
         match self {
             Self::Binding(_) => "DefaultBinder",
+            Self::Extender(_) => EXTENDER,
             Self::Claims(_) => "DynamicResources",
             Self::VolumesNotBound
             | Self::VolumeLost(_)
@@ -106,6 +112,7 @@ impl BindError {
         let plugin = self.plugin();
         match self {
             Self::Binding(error) => format!("running Bind plugin {plugin:?}: {error}"),
+            Self::Extender(error) => error.to_string(),
             Self::Claims(error) => format!("running PreBind plugin {plugin:?}: {error}"),
             Self::VolumesNotBound
             | Self::VolumeLost(_)
@@ -194,13 +201,15 @@ impl Writer {
         let profile = scheduler_name(pod);
         metrics::extension_point(point::PRE_BIND, status::of(&prepared), profile, start);
         prepared?;
-        let start = clock::now();
-        let bound = self.post_binding(pod, node).await;
-        metrics::extension_point(point::BIND, status::of(&bound), profile, start);
-        if metrics::is_sampled() {
-            metrics::plugin(point::BIND, "DefaultBinder", status::of(&bound), start, 1);
+        if !self.bind_by_extender(pod, node).await? {
+            let start = clock::now();
+            let bound = self.post_binding(pod, node).await;
+            metrics::extension_point(point::BIND, status::of(&bound), profile, start);
+            if metrics::is_sampled() {
+                metrics::plugin(point::BIND, "DefaultBinder", status::of(&bound), start, 1);
+            }
+            bound.map_err(BindError::Binding)?;
         }
-        bound.map_err(BindError::Binding)?;
         let text = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
         record(&self.recorder, pod, "Binding", (EventType::Normal, "Scheduled"), text);
         Ok(())
@@ -222,6 +231,25 @@ impl Writer {
             self.volumes_bound((pod, node), writes, &provisioned).await?;
         }
         Ok(self.resource_claims.bind(pod, node, reserved).await?)
+    }
+
+    /// Whether an extender has bound the pod (`extendersBinding`).
+    async fn bind_by_extender(&self, pod: &PodInfo, node: &str) -> Result<bool, ExtenderError> {
+        let object = || self.pods.cache().get(&pod.namespace, &pod.name);
+        for extender in self.extenders.extenders().binders(object) {
+            match self.extenders.bind(extender, pod, node).await {
+                Ok(()) => return Ok(true),
+                Err(error) if extender.ignorable => {
+                    tracing::debug!(
+                        extender = extender.url_prefix,
+                        %error,
+                        "an extender that may be ignored failed"
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     async fn post_binding(&self, pod: &PodInfo, node: &str) -> Result<(), Error> {

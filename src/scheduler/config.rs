@@ -2,17 +2,20 @@
 //! defaulted and validated as upstream does (`pkg/scheduler/apis/config/{v1,validation}`).
 
 mod args;
+mod extenders;
 mod plugins;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::field::{Error, Path, go_quote};
 use component_config::strict_config::{ConfigDocument, ConfigError, DocumentError, Reader};
 use serde_json::{Map, Value};
 
+use crate::extender::Extenders;
 use crate::profile::{DEFAULT_SCHEDULER, Profile, Profiles};
 
 const VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -38,6 +41,7 @@ const FIELDS: &[(&str, Option<&str>)] = &[
 #[derive(Debug, Clone)]
 pub struct Configuration {
     pub(crate) profiles: Profiles,
+    pub(crate) extenders: Extenders,
     /// Back-off of a pod after its first failure.
     pub(crate) initial_backoff: Duration,
     /// The longest back-off.
@@ -50,6 +54,7 @@ impl Default for Configuration {
     fn default() -> Self {
         Self {
             profiles: Profiles::default(),
+            extenders: Extenders::default(),
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
             without_effect: Vec::new(),
@@ -118,18 +123,18 @@ fn read(reader: &mut Reader, map: &Map<String, Value>) -> Configuration {
         let why = "should be an integer value greater than zero";
         reader.errors.push(Error::invalid(&path, map["parallelism"].clone(), why));
     }
-    if !reader.objects(map, "extenders", &root).is_empty() {
-        let why = "kube-lite calls no extenders; remove them";
-        reader.errors.push(Error::forbidden(&Path::new("extenders"), why));
-    }
+    let extenders = extenders::read(reader, map);
     let without_effect = FIELDS
         .iter()
         .filter_map(|(name, reason)| Some((name, (*reason)?)))
         .filter(|(name, _)| map.contains_key(**name))
+        .map(|(name, reason)| (name.to_string(), reason))
+        .chain(extenders.without_effect)
         .map(|(name, reason)| format!("--kube-scheduler-arg=config: {name}: {reason}"))
         .collect();
     Configuration {
-        profiles: profiles(reader, map, percentage),
+        profiles: profiles(reader, map, percentage, &extenders.ignored_resources),
+        extenders: Extenders::new(extenders.extenders),
         initial_backoff: seconds(initial),
         max_backoff: seconds(max),
         without_effect,
@@ -140,7 +145,14 @@ fn seconds(count: i64) -> Duration {
     Duration::from_secs(u64::try_from(count).unwrap_or_default())
 }
 
-fn profiles(reader: &mut Reader, map: &Map<String, Value>, percentage: Option<usize>) -> Profiles {
+/// The profiles. `ignored` are the resources that extenders check instead of NodeResourcesFit; they
+/// take the place of those of its arguments (`buildExtenders`).
+fn profiles(
+    reader: &mut Reader,
+    map: &Map<String, Value>,
+    percentage: Option<usize>,
+    ignored: &BTreeSet<String>,
+) -> Profiles {
     let given = reader.objects(map, "profiles", &Path::default());
     let mut profiles: Vec<Profile> = Vec::new();
     for (path, profile) in &given {
@@ -168,6 +180,11 @@ fn profiles(reader: &mut Reader, map: &Map<String, Value>, percentage: Option<us
     if profiles.is_empty() {
         let percentage_of_nodes_to_score = percentage.unwrap_or(0);
         profiles.push(Profile { percentage_of_nodes_to_score, ..Profile::default() });
+    }
+    if !ignored.is_empty() {
+        for profile in &mut profiles {
+            profile.args.ignored_resources = ignored.clone();
+        }
     }
     Profiles::new(profiles)
 }

@@ -44,35 +44,59 @@ pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, Fit
         });
         return Err(FitError { pre_filter: Some(rejection.clone()), error, ..fit });
     }
-    let began = clock::now();
-    let found = filter(state, start, fit);
-    let has_error = found.as_ref().is_err_and(|fit| fit.error.is_some());
-    let status = if has_error { status::ERROR } else { status::SUCCESS };
-    metrics::extension_point(point::FILTER, status, &state.profile().scheduler_name, began);
-    found
-}
-
-fn filter(state: &CycleState<'_>, start: usize, fit: FitError) -> Result<Feasible, FitError> {
-    let snapshot = &state.snapshot;
-    if !snapshot.pod.nominated.is_empty() {
-        let is_nominated = |node: &NodeInfo| node.name == snapshot.pod.nominated;
-        let nominated = snapshot.nodes.iter().position(is_nominated);
-        let fits = |index: usize| {
-            let node = snapshot.nodes.get(index);
-            node.is_some_and(|node| {
-                let result = state.filter_with_nominated_pods(node);
-                state.count_filter(&result);
-                result.is_ok()
-            })
-        };
-        if let Some(index) = nominated.filter(|index| fits(*index)) {
-            return Ok(Feasible { nodes: vec![index], processed: 1 });
-        }
+    if let Some(nominated) = nominated_node(state) {
+        return Ok(nominated);
     }
-    search(state, start, fit)
+    let began = clock::now();
+    let mut fit = fit;
+    let found = search(state, start, &mut fit);
+    let status = if found.is_err() { status::ERROR } else { status::SUCCESS };
+    metrics::extension_point(point::FILTER, status, &state.profile().scheduler_name, began);
+    let found = found.and_then(|feasible| pass_extenders(state, feasible, &mut fit));
+    match found {
+        Err(error) => Err(FitError { error: Some(error), ..fit }),
+        Ok(feasible) if feasible.nodes.is_empty() => Err(fit),
+        Ok(feasible) => Ok(feasible),
+    }
 }
 
-fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Feasible, FitError> {
+/// The node for which the pod is nominated, if it fits (`evaluateNominatedNode`).
+fn nominated_node(state: &CycleState<'_>) -> Option<Feasible> {
+    let snapshot = &state.snapshot;
+    let node = snapshot.nodes.find(&snapshot.pod.nominated)?;
+    let began = clock::now();
+    let result = state.filter_with_nominated_pods(node);
+    state.count_filter(&result);
+    let status = match &result {
+        Err(rejection) if rejection.is_error => status::ERROR,
+        _ => status::SUCCESS,
+    };
+    metrics::extension_point(point::FILTER, status, &state.profile().scheduler_name, began);
+    result.ok()?;
+    let feasible = Feasible { nodes: vec![node.index], processed: 1 };
+    let passed = pass_extenders(state, feasible, &mut FitError::default());
+    // An error of an extender shows again when all nodes are filtered.
+    passed.ok().filter(|feasible| !feasible.nodes.is_empty())
+}
+
+/// The feasible nodes that pass the filters of extenders.
+fn pass_extenders(
+    state: &CycleState<'_>,
+    feasible: Feasible,
+    fit: &mut FitError,
+) -> Result<Feasible, String> {
+    let Some(extenders) = state.snapshot.extenders else { return Ok(feasible) };
+    let nodes = extenders.filter(&state.snapshot, feasible.nodes, fit);
+    let nodes = nodes.map_err(|error| error.to_string())?;
+    Ok(Feasible { nodes, ..feasible })
+}
+
+/// Filters nodes until enough fit; adds the rejections to `fit`.
+///
+/// # Errors
+///
+/// A plugin failed.
+fn search(state: &CycleState<'_>, start: usize, fit: &mut FitError) -> Result<Feasible, String> {
     let snapshot = &state.snapshot;
     let allowed: Option<Vec<usize>> = state.restriction().map(|restriction| {
         let named = |(_, node): &(usize, &NodeInfo)| restriction.nodes.contains(&node.name);
@@ -99,7 +123,7 @@ fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Fea
             Ok(()) => feasible.nodes.push(index),
             Err(rejection) if rejection.is_error => {
                 metrics::volume_error(rejection.plugin, "predicate");
-                return Err(FitError { error: Some(filter_error(&rejection)), ..fit });
+                return Err(filter_error(&rejection));
             }
             Err(rejection) => fit.rejections.push((index, rejection)),
         }
@@ -107,8 +131,9 @@ fn search(state: &CycleState<'_>, start: usize, mut fit: FitError) -> Result<Fea
             break;
         }
     }
+    fit.processed = feasible.processed;
     state.count_filters(feasible.processed, &fit.rejections);
-    if feasible.nodes.is_empty() { Err(fit) } else { Ok(feasible) }
+    Ok(feasible)
 }
 
 fn filter_error(rejection: &Rejection) -> String {
@@ -127,7 +152,10 @@ pub(crate) fn best(
     }
     let nodes: Vec<&NodeInfo> =
         feasible.nodes.iter().filter_map(|index| state.snapshot.nodes.get(*index)).collect();
-    let scores = state.score(&nodes, observe);
+    let mut scores = state.score(&nodes, observe);
+    if let Some(extenders) = state.snapshot.extenders {
+        extenders.prioritize(&state.snapshot, &nodes, &mut scores);
+    }
     let best = scores.iter().copied().max().unwrap_or(0);
     let equal: Vec<usize> =
         feasible.nodes.iter().zip(&scores).filter(|(_, s)| **s == best).map(|(i, _)| *i).collect();

@@ -1,5 +1,8 @@
 //! Changes in the cluster that may make a rejected pod schedulable.
 
+use std::collections::BTreeMap;
+
+use api::k8s::api::core::v1::Node;
 use api::k8s::api::resource::v1::DeviceClass;
 use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
 
@@ -52,6 +55,28 @@ pub(crate) fn node_event(old: &NodeInfo, new: &NodeInfo) -> Option<&'static str>
     }
 }
 
+/// The name of the event of a changed node that may matter to an extender and to no plugin: other
+/// annotations, or a condition with another status or reason (`nodeConditionsChanged`).
+pub(crate) fn node_event_for_extenders(old: &Node, new: &Node) -> Option<&'static str> {
+    let conditions = |node: &Node| -> BTreeMap<String, (String, String, String)> {
+        let status = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        status
+            .map(|c| {
+                let reason = c.reason.clone().unwrap_or_default();
+                let message = c.message.clone().unwrap_or_default();
+                (c.type_.clone(), (c.status.clone(), reason, message))
+            })
+            .collect()
+    };
+    if conditions(old) != conditions(new) {
+        Some("NodeUpdateNodeCondition")
+    } else if old.metadata.annotations != new.metadata.annotations {
+        Some("NodeUpdateNodeAnnotation")
+    } else {
+        None
+    }
+}
+
 /// The name of the event of a changed pod for the pod itself.
 pub(crate) fn target_pod_event(old: &PodInfo, new: &PodInfo) -> &'static str {
     let mut most = old.requests.clone();
@@ -79,6 +104,8 @@ pub(crate) fn target_pod_event(old: &PodInfo, new: &PodInfo) -> &'static str {
 pub(crate) enum Event<'a> {
     /// A node was added, or its labels, taints, allocatable resources or schedulability changed.
     Node,
+    /// The annotations or the conditions of a node changed, which only extenders may look at.
+    NodeForExtenders,
     /// A pod was assigned to a node, or an assigned pod changed.
     AssignedPodAdd,
     /// A pod left its node.

@@ -12,6 +12,7 @@ use base::clock;
 use crate::devices::binding::{ClaimRelease, ClaimsToBind};
 use crate::devices::store::Devices;
 use crate::event::Event;
+use crate::extender::CycleExtenders;
 use crate::listers::Listers;
 use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
@@ -43,6 +44,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) random: &'a dyn Fn(usize) -> usize,
     /// Pods that are nominated for nodes.
     pub(crate) nominated: &'a [Arc<PodInfo>],
+    /// The extenders that take part in the cycle; `None` without any.
+    pub(crate) extenders: Option<&'a CycleExtenders<'a>>,
 }
 
 impl Snapshot<'_> {
@@ -72,7 +75,8 @@ impl<'a> Snapshot<'a> {
         let nodes: &'a Nodes = Box::leak(Box::new(nodes.iter().cloned().collect()));
         static ARGS: std::sync::LazyLock<PluginArgs> =
             std::sync::LazyLock::new(PluginArgs::default);
-        Self { pod, nodes, listers, args: &ARGS, random: &|_| 0, nominated: &[] }
+        let (random, nominated) = (&|_| 0, &[]);
+        Self { pod, nodes, listers, args: &ARGS, random, nominated, extenders: None }
     }
 }
 

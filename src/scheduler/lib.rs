@@ -2,7 +2,7 @@
 //!
 //! Floors, from the bottom: the data (`resources`, `pod_claims`, `pod_info`, `node_info`), helpers
 //! on it (`node_selector`, `tolerations`), the devices of the cluster (`devices`), the framework
-//! (`event`, `rejection`, `listers`, `framework`), the plugins with their one ordered table
+//! (`event`, `rejection`, `listers`, `extender`, `framework`), the plugins with their one ordered table
 //! (`plugins`), one cycle (`cycle`) and the queue, the `state` that joins both, and the shell that
 //! reads and writes the API (`bind`, `run`). All but the shell is pure, apart from the `metrics`
 //! that it records. Decisions follow kube-scheduler's default profile.
@@ -12,6 +12,7 @@ pub mod config;
 mod cycle;
 mod devices;
 mod event;
+mod extender;
 mod framework;
 mod inline_volumes;
 mod listers;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::Object;
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::storage::v1::{
@@ -16,6 +17,16 @@ use crate::pod_info::PodOwner;
 /// The objects other than pods and nodes that plugins read. By default every method returns no
 /// object, so that a test implements only what its plugin reads.
 pub(crate) trait Listers {
+    /// The object of a pod, for extenders.
+    fn pod_object(&self, _namespace: &str, _name: &str) -> Option<Arc<Object>> {
+        None
+    }
+
+    /// The object of a node, for extenders.
+    fn node_object(&self, _name: &str) -> Option<Arc<Object>> {
+        None
+    }
+
     /// The labels of a namespace.
     fn namespace_labels(&self, _name: &str) -> Option<Labels> {
         None

@@ -153,6 +153,7 @@ impl Cluster {
             args: &profile.args,
             random: &|_| 0,
             nominated: &self.nominated,
+            extenders: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use sorting::CompactSort as _;
 
+use crate::extender::EXTENDER;
 use crate::framework::Restriction;
 use crate::metrics::status;
 
@@ -69,6 +70,10 @@ pub(crate) struct FitError {
     pub(crate) pre_filter: Option<Rejection>,
     /// The only nodes that were filtered, if `pre_filter` found them.
     pub(crate) restriction: Option<Restriction>,
+    /// How many nodes were filtered.
+    pub(crate) processed: usize,
+    /// An extender rejected nodes, with a message or without.
+    pub(crate) is_filtered_by_extender: bool,
     /// The error that ended the cycle; the other fields say nothing then.
     pub(crate) error: Option<String>,
 }
@@ -97,7 +102,8 @@ impl FitError {
         let rejections = self.rejections.iter().map(|(_, rejection)| rejection);
         let restriction = self.restriction.iter().flat_map(|r| r.plugins.iter().copied());
         let rejecting = rejections.chain(&self.pre_filter).map(|rejection| rejection.plugin);
-        let mut all: Vec<&'static str> = rejecting.chain(restriction).collect();
+        let extender = self.is_filtered_by_extender.then_some(EXTENDER);
+        let mut all: Vec<&'static str> = rejecting.chain(restriction).chain(extender).collect();
         all.compact_sort();
         all.dedup();
         all

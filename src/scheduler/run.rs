@@ -27,6 +27,7 @@ use crate::bind::{BindError, Writer};
 use crate::config::Configuration;
 use crate::devices::store::Devices;
 use crate::event::{Event, EventLabels};
+use crate::extender::ExtenderClients;
 use crate::listers::Listers;
 use crate::metrics;
 use crate::pod_info::PodOwner;
@@ -39,6 +40,8 @@ const BINDINGS_MAX: usize = 128;
 const BY_NODE: &str = "scheduler-node";
 
 struct Caches {
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
     namespaces: Informer<Namespace>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
@@ -65,6 +68,14 @@ struct DeviceInformers {
 }
 
 impl Listers for Caches {
+    fn pod_object(&self, namespace: &str, name: &str) -> Option<Arc<api::Object>> {
+        self.pods.cache().get(namespace, name)
+    }
+
+    fn node_object(&self, name: &str) -> Option<Arc<api::Object>> {
+        self.nodes.cache().get("", name)
+    }
+
     fn namespace_labels(&self, name: &str) -> Option<Labels> {
         self.namespaces.cache().get("", name).map(|namespace| object_labels(&namespace))
     }
@@ -182,6 +193,8 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
     let state = Mutex::new(State::new(configuration, Arc::clone(&devices)));
     let shared = Arc::new(Shared { state, wake: Notify::new() });
     let caches = Caches {
+        pods: informers.of(),
+        nodes: informers.of(),
         namespaces: informers.of(),
         claims: informers.of(),
         volumes: informers.of(),
@@ -206,8 +219,11 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
     caches.attachments.add_index(BY_NODE, |object| {
         decode::<VolumeAttachment>(object).map(|a| a.spec.node_name).into_iter().collect()
     });
-    let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
-    let volumes_changed = listen::listen(&shared, &caches, &pods, &nodes);
+    let extenders = ExtenderClients::new(&configuration.extenders, tasks);
+    let volumes_changed = listen::listen(&shared, &caches);
+    if !configuration.extenders.is_empty() {
+        listen::listen_for_extenders(&shared, &caches);
+    }
     listen::listen_to_devices(&shared, &caches);
     let recorder = EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "", tasks);
     let reported = Arc::downgrade(&shared);
@@ -229,28 +245,29 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
         client,
         resource_claims,
         recorder,
-        pods: pods.clone(),
+        extenders: extenders.clone(),
+        pods: caches.pods.clone(),
         claims: caches.claims.clone(),
         volumes: caches.volumes.clone(),
         volumes_changed,
         profiles: configuration.profiles.clone(),
     };
-    let run = run(shared, caches, (pods, nodes), writer, tasks.clone());
+    let run = run(shared, caches, extenders, writer, tasks.clone());
     tasks.spawn(Kind::Critical, "scheduler", run);
 }
 
 async fn run(
     shared: Arc<Shared>,
     caches: Caches,
-    first: (Informer<Pod>, Informer<Node>),
+    extenders: ExtenderClients,
     writer: Writer,
     tasks: Tasks,
 ) -> Result<(), Infallible> {
     let shutdown = tasks.shutdown().clone();
     let synced = async {
         // Pods first: without them, nodes look empty and would be filled twice.
-        first.0.synced().await;
-        first.1.synced().await;
+        caches.pods.synced().await;
+        caches.nodes.synced().await;
         caches.claims.synced().await;
         caches.volumes.synced().await;
         caches.classes.synced().await;
@@ -279,7 +296,7 @@ async fn run(
         let next = shared.state.lock().next_cycle(&*caches, clock::now(), &pick);
         let result = match next {
             NextCycle::Done(result) => result,
-            NextCycle::Detached(cycle) => run_detached(&shared, &caches, *cycle).await,
+            NextCycle::Detached(cycle) => run_detached(&shared, &caches, &extenders, *cycle).await,
         };
         if let CycleResult::Idle(until) = result {
             idle(&shared, until, &shutdown).await;
@@ -296,9 +313,15 @@ async fn run(
 }
 
 /// Runs a cycle that may take long, away from the workers and without the lock.
-async fn run_detached(shared: &Shared, caches: &Arc<Caches>, cycle: DetachedCycle) -> CycleResult {
-    let (caches, pod) = (Arc::clone(caches), Arc::clone(cycle.pod()));
-    let decision = base::tasks::blocking(move || cycle.run(&*caches, &pick)).await;
+async fn run_detached(
+    shared: &Shared,
+    caches: &Arc<Caches>,
+    extenders: &ExtenderClients,
+    cycle: DetachedCycle,
+) -> CycleResult {
+    let (caches, extenders) = (Arc::clone(caches), extenders.clone());
+    let pod = Arc::clone(cycle.pod());
+    let decision = base::tasks::blocking(move || cycle.run(&*caches, &pick, &extenders)).await;
     let decision = decision.unwrap_or_else(|error| Decision::Failed(error.to_string()));
     shared.state.lock().finish_cycle(pod, decision, clock::now())
 }

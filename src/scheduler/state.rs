@@ -13,6 +13,7 @@ use crate::cycle;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
 use crate::event::{Event, label, target_pod_event};
+use crate::extender::{CallExtenders, CycleExtenders, Extender, Extenders};
 use crate::framework::{
     CycleState, Nomination, NominationChange, PostFilterOutcome, PreBind, Snapshot,
 };
@@ -90,18 +91,21 @@ pub(crate) struct State {
     /// Pods nominated for a node after preemption.
     nominated: HashMap<Key, Arc<PodInfo>>,
     queue: Queue,
+    extenders: Extenders,
     /// The node that the next search begins with.
     start: usize,
 }
 
 /// A cycle that runs without the lock of the state, on a copy of the nodes: the search for devices
-/// may take long.
+/// and the answers of extenders may take long.
 #[derive(Debug)]
 pub(crate) struct DetachedCycle {
     profile: Arc<Profile>,
     pod: Arc<PodInfo>,
     nodes: Nodes,
     nominated: Vec<Arc<PodInfo>>,
+    /// The extenders that take part.
+    extenders: Vec<Extender>,
     start: usize,
 }
 
@@ -119,8 +123,8 @@ pub(crate) enum NextCycle {
 pub(crate) enum Decision {
     /// The node fits, after these writes; so many nodes were filtered.
     Fits { processed: usize, node: String, writes: Vec<PreBind> },
-    /// No node fits because of these plugins.
-    Unfit { why: Unschedulable, plugins: Vec<&'static str> },
+    /// No node fits because of these plugins; so many nodes were filtered.
+    Unfit { processed: usize, why: Unschedulable, plugins: Vec<&'static str> },
     /// An error of a plugin.
     Failed(String),
 }
@@ -131,8 +135,14 @@ impl DetachedCycle {
         &self.pod
     }
 
-    /// Runs the cycle.
-    pub(crate) fn run(self, listers: &dyn Listers, random: &dyn Fn(usize) -> usize) -> Decision {
+    /// Runs the cycle; `calls` is for its extenders.
+    pub(crate) fn run(
+        self,
+        listers: &dyn Listers,
+        random: &dyn Fn(usize) -> usize,
+        calls: &dyn CallExtenders,
+    ) -> Decision {
+        let extenders = CycleExtenders { extenders: &self.extenders, calls };
         let snapshot = Snapshot {
             pod: &self.pod,
             nodes: &self.nodes,
@@ -140,6 +150,7 @@ impl DetachedCycle {
             args: &self.profile.args,
             random,
             nominated: &self.nominated,
+            extenders: Some(&extenders).filter(|extenders| !extenders.extenders.is_empty()),
         };
         decide(snapshot, &self.profile, self.start)
     }
@@ -152,7 +163,11 @@ fn decide(snapshot: Snapshot<'_>, profile: &Profile, start: usize) -> Decision {
     let found = match cycle::find(&state, start) {
         Ok(feasible) => Ok((cycle::best(&state, &feasible, &mut |_, _| {}), feasible)),
         Err(FitError { error: Some(error), .. }) => Err(Decision::Failed(error)),
-        Err(fit) => Err(Decision::Unfit { why: post_filter(&state, &fit), plugins: fit.plugins() }),
+        Err(fit) => Err(Decision::Unfit {
+            processed: fit.processed,
+            why: post_filter(&state, &fit),
+            plugins: fit.plugins(),
+        }),
     };
     metrics::ALGORITHM.took(&[], clock::now() - began);
     let (index, feasible) = match found {
@@ -184,6 +199,7 @@ impl State {
             assigned: HashMap::new(),
             nominated: HashMap::new(),
             queue: Queue::new(configuration.initial_backoff, configuration.max_backoff),
+            extenders: configuration.extenders.clone(),
             start: 0,
         }
     }
@@ -325,8 +341,8 @@ impl State {
         self.profiles.iter().for_each(|profile| profile.report(metrics));
     }
 
-    /// Begins the cycle of the next pod of the queue. For a pod without claims the cycle is over
-    /// when this returns.
+    /// Begins the cycle of the next pod of the queue. For a pod without claims in which no extender
+    /// takes part the cycle is over when this returns.
     pub(crate) fn next_cycle(
         &mut self,
         listers: &dyn Listers,
@@ -340,9 +356,11 @@ impl State {
             return NextCycle::Done(CycleResult::Idle(self.queue.next_wake()));
         };
         let (nominated, start) = (self.nominated.values().cloned().collect::<Vec<_>>(), self.start);
-        if !pod.resource_claims.is_empty() || pod.served_requests.is_some() {
+        let extenders = self.extenders.of_cycle(|| listers.pod_object(&pod.namespace, &pod.name));
+        let has_claims = !pod.resource_claims.is_empty() || pod.served_requests.is_some();
+        if has_claims || !extenders.is_empty() {
             let nodes = self.nodes.clone();
-            let cycle = DetachedCycle { profile, pod, nodes, nominated, start };
+            let cycle = DetachedCycle { profile, pod, nodes, nominated, extenders, start };
             return NextCycle::Detached(Box::new(cycle));
         }
         let snapshot = Snapshot {
@@ -352,6 +370,7 @@ impl State {
             args: &profile.args,
             random,
             nominated: &nominated,
+            extenders: None,
         };
         let decision = decide(snapshot, &profile, start);
         NextCycle::Done(self.finish_cycle(pod, decision, now))
@@ -383,7 +402,9 @@ impl State {
                 self.nodes.add_pod(&node, Arc::new(assumed));
                 CycleResult::Bind(attempt, pod, node, writes)
             }
-            Decision::Unfit { why, plugins } => {
+            Decision::Unfit { processed, why, plugins } => {
+                // Extenders may reject the nodes that were found first: others come next.
+                self.start = (self.start + processed) % self.nodes.len().max(1);
                 self.queue.unschedulable(&key, plugins, now);
                 match why.nomination_change() {
                     NominationChange::Set(node) => self.nominate(key, &pod, node),

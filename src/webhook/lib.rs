@@ -1,5 +1,5 @@
-//! Calls from the API server to webhooks: admission and conversion webhooks, and (`post.rs`, with a
-//! kubeconfig) audit, authentication and authorization webhooks.
+//! Calls to webhooks: admission and conversion webhooks, and (`post.rs`) audit, authentication and
+//! authorization webhooks and extenders of the scheduler.
 //!
 //! HTTP/1.1 over TLS with the CA of the configuration, to a URL or to a ready endpoint of a Service
 //! (upstream's `pkg/util/webhook`). Responses are bounded, redirects are not followed, and nothing

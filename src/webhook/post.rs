@@ -1,5 +1,5 @@
-//! Posts to the endpoint of a kubeconfig over keep-alive connections: audit, authentication and
-//! authorization webhooks.
+//! Posts to one endpoint over keep-alive connections: audit, authentication and authorization
+//! webhooks with a kubeconfig, and extenders of the scheduler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +84,8 @@ impl User {
         Self { agent: "kube-apiserver", task: "authentication webhook connection" };
     pub const AUTHORIZATION: Self =
         Self { agent: "kube-apiserver", task: "authorization webhook connection" };
+    pub const SCHEDULER: Self =
+        Self { agent: "kube-scheduler", task: "scheduler extender connection" };
 }
 
 /// The client for one endpoint.
@@ -123,7 +125,21 @@ impl Poster {
         timeout: &str,
         answer_max: usize,
     ) -> Result<(http::response::Parts, Option<Bytes>), TransportError> {
-        let mut request = Request::post(format!("{}?timeout={timeout}", self.endpoint.path))
+        let path = format!("{}?timeout={timeout}", self.endpoint.path);
+        self.post_to(&path, body, answer_max).await
+    }
+
+    /// As [`Poster::post`], to another path of the endpoint.
+    ///
+    /// # Errors
+    /// If there is no response.
+    pub async fn post_to(
+        &self,
+        path: &str,
+        body: Bytes,
+        answer_max: usize,
+    ) -> Result<(http::response::Parts, Option<Bytes>), TransportError> {
+        let mut request = Request::post(path)
             .header(HOST, &self.endpoint.authority)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(ACCEPT, HeaderValue::from_static("application/json, */*"))

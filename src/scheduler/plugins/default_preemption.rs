@@ -7,6 +7,7 @@ use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use sorting::CompactSort as _;
 
+use crate::extender::Candidate;
 use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
 use crate::metrics::PREEMPTION_ATTEMPTS;
 use crate::node_info::NodeInfo;
@@ -28,6 +29,9 @@ impl Plugin for DefaultPreemption {
             Err(why @ PreemptionError::NoCandidate { .. }) => {
                 PostFilterResult::Hopeless(format!("preemption: {why}"))
             }
+            Err(why @ PreemptionError::Extender(_)) => {
+                PostFilterResult::Failed(format!("preemption: {why}"))
+            }
             Err(why) => PostFilterResult::Unschedulable(format!("preemption: {why}")),
         })
     }
@@ -43,6 +47,12 @@ enum PreemptionError {
     /// No node fits, even after evictions; the text counts the reasons over the nodes.
     #[error("{reasons}")]
     NoCandidate { reasons: String },
+    /// Extenders left no node.
+    #[error("no candidate node for preemption")]
+    NoCandidateNode,
+    /// An extender failed.
+    #[error("{0}")]
+    Extender(String),
 }
 
 /// Checks that the pod may preempt others (upstream's `PodEligibleToPreemptOthers`).
@@ -71,15 +81,8 @@ fn may_help(fit: &FitError, snapshot: &Snapshot<'_>, node: &NodeInfo) -> bool {
     let own = fit.rejections.iter().find(|(index, _)| is_node(*index)).map(|(_, r)| r);
     match own.or(fit.pre_filter.as_ref()) {
         Some(rejection) => !rejection.unresolvable,
-        None => fit.restriction.is_none(),
+        None => fit.restriction.is_none() && !fit.is_filtered_by_extender,
     }
-}
-
-/// A node, the pods that must leave it, and how many of them violate a budget.
-#[derive(Debug)]
-struct Candidate {
-    nomination: Nomination,
-    violations: usize,
 }
 
 /// A disruption budget with the number of disruptions that it still allows.
@@ -143,10 +146,16 @@ fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, Preemption
     }
     let rest = fit.nodes.saturating_sub(potential.len());
     reasons.extend(std::iter::repeat_n(Cow::Borrowed(NOT_HELPFUL), rest));
+    if candidates.is_empty() {
+        let reasons = available_nodes(fit.nodes, reasons.iter().map(AsRef::as_ref));
+        return Err(PreemptionError::NoCandidate { reasons });
+    }
+    if let Some(extenders) = snapshot.extenders {
+        let chosen = extenders.preempt(snapshot, candidates);
+        candidates = chosen.map_err(|error| PreemptionError::Extender(error.to_string()))?;
+    }
     let best = best(candidates).map(|candidate| candidate.nomination);
-    best.ok_or_else(|| PreemptionError::NoCandidate {
-        reasons: available_nodes(fit.nodes, reasons.iter().map(AsRef::as_ref)),
-    })
+    best.ok_or(PreemptionError::NoCandidateNode)
 }
 
 /// The nodes on which evictions may help.
@@ -202,14 +211,14 @@ fn victims(
     trial.check()?;
     lower.compact_sort_by(by_importance);
     let (violating, others) = split_by_budget(&lower, budgets);
-    let mut violations = 0;
+    let mut violations: i64 = 0;
     let mut victims = Vec::new();
     for (group, violates) in [(violating, true), (others, false)] {
         for candidate in group {
             trial.add(&candidate);
             if trial.check().is_err() {
                 trial.remove(&candidate);
-                violations += usize::from(violates);
+                violations += i64::from(violates);
                 victims.push(candidate);
             }
         }
@@ -265,8 +274,9 @@ impl Trial<'_> {
 /// lowest sum of priorities, the fewest victims, and the latest start of its most important victims
 /// (`pickOneNodeForPreemption`).
 fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
+    // The victims are ordered by importance. As upstream, an extender's order is taken as such.
     let highest =
-        |c: &Candidate| c.nomination.victims.iter().map(|v| v.priority).max().unwrap_or(i32::MIN);
+        |c: &Candidate| c.nomination.victims.first().map_or(i32::MIN, |victim| victim.priority);
     // Shifted, so that many victims of negative priority do not add up to less than one.
     let sum = |c: &Candidate| {
         c.nomination

@@ -6,15 +6,15 @@ use api::k8s::api::core::v1::{Node, Pod};
 use api::k8s::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
 use base::clock;
+use client::Change;
 use client::informer::decode;
-use client::{Change, Informer};
 use tokio::sync::watch;
 
 use super::{Caches, Shared};
 use crate::devices::request::ClaimName;
 use crate::devices::slice::Slice;
 use crate::devices::store::Devices;
-use crate::event::{Event, EventLabels, label, labels};
+use crate::event::{Event, EventLabels, label, labels, node_event_for_extenders};
 use crate::pod_info::PodInfo;
 
 pub(super) const RESOURCE_CLAIM: EventLabels = labels!("resource.k8s.io/ResourceClaim");
@@ -22,16 +22,11 @@ const RESOURCE_SLICE: EventLabels = labels!("resource.k8s.io/ResourceSlice");
 
 /// Passes changes of pods, nodes and volumes to the state. Returns a count of the changes of claims
 /// and volumes.
-pub(super) fn listen(
-    shared: &Arc<Shared>,
-    caches: &Caches,
-    pods: &Informer<Pod>,
-    nodes: &Informer<Node>,
-) -> watch::Receiver<u64> {
+pub(super) fn listen(shared: &Arc<Shared>, caches: &Caches) -> watch::Receiver<u64> {
     let to = Arc::clone(shared);
-    pods.on_change(move |change| pod_changed(&to, change));
+    caches.pods.on_change(move |change| pod_changed(&to, change));
     let to = Arc::clone(shared);
-    nodes.on_change(move |change| match change {
+    caches.nodes.on_change(move |change| match change {
         Change::Deleted(node) => to.update(|s| {
             s.remove_node(&node.key.name);
             Some(label::NODE_DELETE)
@@ -82,6 +77,19 @@ pub(super) fn listen(
         }
     });
     receiver
+}
+
+/// Passes those changes of nodes to the state that matter to extenders alone.
+pub(super) fn listen_for_extenders(shared: &Arc<Shared>, caches: &Caches) {
+    let to = Arc::clone(shared);
+    caches.nodes.on_change(move |change| {
+        let Change::Updated { old, new } = change else { return };
+        if let (Some(old), Some(new)) = (decode::<Node>(old), decode::<Node>(new))
+            && let Some(label) = node_event_for_extenders(&old, &new)
+        {
+            to.on_event(&Event::NodeForExtenders, label);
+        }
+    });
 }
 
 /// Keeps the indexes of devices up to date. The indexes change before the queue gets the event, so

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::*;
 use crate::bind::claims::ClaimWriter;
+use crate::extender::{ExtenderClients, Extenders};
 use crate::profile::Profiles;
 
 const PODS: &str = "/api/v1/namespaces/n/pods";
@@ -88,6 +89,7 @@ async fn writer_of(pods: Vec<Value>, missing: &[&str]) -> (Arc<FakeApi>, Writer)
         },
         client,
         recorder,
+        extenders: ExtenderClients::new(&Extenders::default(), &tasks),
         pods: informers.of(),
         claims: informers.of(),
         volumes: informers.of(),
