@@ -12,6 +12,8 @@ mod preemption;
 mod protocol;
 
 #[cfg(test)]
+mod server_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;

@@ -46,7 +46,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("resource_metrics", &["base"]),
     ("client", &["api", "base", "settings"]),
     ("controllers", &["api", "base", "client", "settings"]),
-    ("scheduler", &["api", "base", "client", "component_config", "kcel"]),
+    ("scheduler", &["api", "base", "client", "component_config", "kcel", "webhook"]),
     ("node", &["api", "base", "client", "go_template", "proto", "resource_metrics", "stream"]),
     ("net", &["api", "base", "client", "settings"]),
     ("cluster", &["api", "base", "client", "settings"]),

@@ -93,7 +93,6 @@ fn invalid_files_are_rejected_by_field() {
         (json!({"percentageOfNodesToScore": 101}), "not in valid range [0-100]"),
         (json!({"podInitialBackoffSeconds": 0}), "must be greater than 0"),
         (json!({"podInitialBackoffSeconds": 11}), "must be greater than or equal to"),
-        (json!({"extenders": [{"urlPrefix": "http://x"}]}), "kube-lite calls no extenders"),
         (
             json!({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]}),
             "profiles[1].schedulerName: Duplicate value",
@@ -177,4 +176,116 @@ fn fields_without_effect_are_named() {
     let want = ["--kube-scheduler-arg=config: leaderElection: the leader is that of the store"];
     assert_eq!(configuration.without_effect, want);
     assert!(parse(b"kind: Policy").is_err());
+}
+
+fn extender(more: Value) -> Value {
+    let mut extender = json!({"urlPrefix": "http://x/scheduler/", "prioritizeVerb": "prioritize",
+        "weight": 1});
+    for (key, value) in more.as_object().unwrap() {
+        extender[key] = value.clone();
+    }
+    extender
+}
+
+/// The cases of extenders of `TestValidateKubeSchedulerConfiguration`; the texts are upstream's
+/// where it has the rule.
+#[test]
+fn invalid_extenders_are_rejected_by_field() {
+    let resources = |names: &[&str]| -> Value {
+        let of = |name: &&str| json!({"name": name, "ignoredByScheduler": false});
+        extender(json!({"managedResources": names.iter().map(of).collect::<Vec<_>>()}))
+    };
+    let tls = |tls: Value| extender(json!({"urlPrefix": "https://x", "tlsConfig": tls}));
+    for (extenders, want) in [
+        (
+            json!([extender(json!({"weight": -1}))]),
+            "extenders[0].weight: Invalid value: -1: must have a positive weight applied to it",
+        ),
+        (json!([extender(json!({"weight": null}))]), "extenders[0].weight: Invalid value: 0"),
+        (
+            json!([resources(&["example.com/foo", "example.com/foo"])]),
+            "extenders[0].managedResources[1].name: Invalid value: \"example.com/foo\": duplicate \
+             extender managed resource name",
+        ),
+        (json!([resources(&["cpu"])]), "\"cpu\": is an invalid extended resource name"),
+        (json!([resources(&["a/b/c"])]), "extenders[0].managedResources[0].name: Invalid value"),
+        (
+            json!([extender(json!({"bindVerb": "foo"})), extender(json!({"bindVerb": "bar"}))]),
+            "extenders: Invalid value: \"found 2 extenders implementing bind\": only one extender \
+             can implement bind",
+        ),
+        (json!([{"filterVerb": "f"}]), "extenders[0].urlPrefix: Invalid value: \"\": must be"),
+        (json!([extender(json!({"urlPrefix": "ftp://x"}))]), "must be an http:// or https:// URL"),
+        (json!([extender(json!({"urlPrefix": "http://u:p@x"}))]), "without user"),
+        (json!([extender(json!({"filterVerb": "a b"}))]), "must be a part of the path"),
+        (json!([extender(json!({"httpTimeout": "5"}))]), "missing unit in duration"),
+        (json!([extender(json!({"httpTimeout": "-1s"}))]), "calls without a limit"),
+        (json!([extender(json!({"httpTimeout": 5}))]), "httpTimeout: must be a string"),
+        (
+            json!([extender(json!({"apiVersion": "v1"}))]),
+            "unknown field \"extenders[0].apiVersion\"",
+        ),
+        (json!([tls(json!({"x": 1}))]), "unknown field \"extenders[0].tlsConfig.x\""),
+        (
+            json!([tls(json!({"insecure": true, "caData": "UEVN"}))]),
+            "specifying a root certificates file with the insecure flag is not allowed",
+        ),
+        (json!([tls(json!({"certData": "UEVN"}))]), "add the missing one"),
+        (json!([tls(json!({"caData": "%"}))]), "extenders[0].tlsConfig.caData: must be base64"),
+        (json!([tls(json!({"caFile": "/nowhere/ca"}))]), "extenders[0].tlsConfig.caFile: Invalid"),
+    ] {
+        let error = parsed(json!({"extenders": extenders})).map(drop).unwrap_err();
+        assert!(error.contains(want), "{extenders}: {error}");
+    }
+}
+
+#[test]
+fn fields_of_extenders_have_upstreams_defaults() {
+    let list = json!([
+        extender(json!({})),
+        extender(json!({"urlPrefix": "https://[::1]",
+        "httpTimeout": "1m30s", "tlsConfig": {"serverName": "other"}}))
+    ]);
+    let configuration = parsed(json!({"extenders": list})).unwrap();
+    let clients = format!("{:?}", configuration.extenders);
+    for want in [
+        "endpoint: http://x/scheduler,",
+        "timeout: 5s,",
+        "timeout: 90s,",
+        "endpoint: https://[::1],",
+        "node_cache_capable: false",
+        "ignorable: false",
+    ] {
+        assert!(clients.contains(want), "{want} in {clients}");
+    }
+    assert!(configuration.without_effect.is_empty());
+    let plain = json!([
+        extender(json!({"enableHTTPS": true})),
+        extender(json!({"enableHTTPS": false, "tlsConfig": {"insecure": true}}))
+    ]);
+    let reason = "urlPrefix is an http:// URL, so the connection is not encrypted";
+    let want = ["extenders[0].enableHTTPS", "extenders[1].tlsConfig"]
+        .map(|field| format!("--kube-scheduler-arg=config: {field}: {reason}"));
+    assert_eq!(parsed(json!({"extenders": plain})).unwrap().without_effect, want);
+}
+
+/// `TestBuildExtenders`: the resources take the place of those of the arguments.
+#[test]
+fn resources_that_the_scheduler_ignores_go_to_every_profile() {
+    let managed = json!([{"name": "example.com/a", "ignoredByScheduler": true},
+        {"name": "example.com/b"}]);
+    let fit =
+        json!([{"name": "NodeResourcesFit", "args": {"ignoredResources": ["example.com/c"]}}]);
+    let file = |extenders: Value| {
+        let profiles = json!([{"schedulerName": "a", "pluginConfig": fit}, {"schedulerName": "b"}]);
+        let profiles =
+            parsed(json!({"extenders": extenders, "profiles": profiles})).unwrap().profiles;
+        ["a", "b"].map(|name| {
+            let ignored = &profiles.of(name).unwrap().args.ignored_resources;
+            ignored.iter().cloned().collect::<Vec<_>>().join(",")
+        })
+    };
+    assert_eq!(file(json!([])), ["example.com/c", ""]);
+    let ignoring = json!([extender(json!({"managedResources": managed}))]);
+    assert_eq!(file(ignoring), ["example.com/a", "example.com/a"]);
 }

@@ -277,6 +277,26 @@ fn errors_of_volumes_are_those_of_volume_binding() {
     assert_eq!(VOLUME_ERRORS.read(&["metrics-test"]), 1.0);
 }
 
+#[test]
+fn changes_of_a_node_for_extenders_have_upstreams_names() {
+    let node = |annotation: &str, status: &str, heartbeat: &str| -> Node {
+        let condition = json!({"type": "Ready", "status": status, "reason": "r", "message": "m",
+            "lastHeartbeatTime": heartbeat});
+        let node = json!({"metadata": {"name": "a", "annotations": {"a": annotation}},
+            "status": {"conditions": [condition]}});
+        serde_json::from_value(node).unwrap()
+    };
+    let old = node("1", "True", "2026-01-01T00:00:00Z");
+    let changed = |new: Node| crate::event::node_event_for_extenders(&old, &new);
+    assert_eq!(changed(node("1", "True", "2026-01-01T00:00:10Z")), None);
+    assert_eq!(
+        changed(node("2", "True", "2026-01-01T00:00:00Z")),
+        Some("NodeUpdateNodeAnnotation")
+    );
+    let failed = node("2", "False", "2026-01-01T00:00:00Z");
+    assert_eq!(changed(failed), Some("NodeUpdateNodeCondition"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn changes_of_a_pod_have_upstreams_names() {
     let mut world = World::new("metrics-names");

@@ -74,6 +74,15 @@ async fn writer(missing: &[&str]) -> (Arc<FakeApi>, Writer) {
 
 /// A writer whose cache has these pods.
 async fn writer_of(pods: Vec<Value>, missing: &[&str]) -> (Arc<FakeApi>, Writer) {
+    writer_with(pods, missing, &Extenders::default()).await
+}
+
+/// A writer with these extenders.
+async fn writer_with(
+    pods: Vec<Value>,
+    missing: &[&str],
+    extenders: &Extenders,
+) -> (Arc<FakeApi>, Writer) {
     let missing = missing.iter().map(|path| (*path).to_owned()).collect();
     let api = Arc::new(FakeApi { pods, missing, ..FakeApi::default() });
     let transport: Arc<dyn Transport> = Arc::clone(&api) as _;
@@ -89,7 +98,7 @@ async fn writer_of(pods: Vec<Value>, missing: &[&str]) -> (Arc<FakeApi>, Writer)
         },
         client,
         recorder,
-        extenders: ExtenderClients::new(&Extenders::default(), &tasks),
+        extenders: ExtenderClients::new(extenders, &tasks),
         pods: informers.of(),
         claims: informers.of(),
         volumes: informers.of(),
@@ -144,6 +153,41 @@ async fn a_rejected_binding_is_an_error_of_the_scheduler() {
     let error = writer.bind(&info(&pod("p")), "node", &[]).await.unwrap_err();
     let text = "running Bind plugin \"DefaultBinder\": pods \"p\" not found";
     assert_eq!(error.message(), text);
+}
+
+/// `TestSchedulerBinding`: whether the API server or an extender binds, and the error.
+#[tokio::test]
+async fn the_first_extender_that_binds_takes_the_place_of_the_api_server() {
+    let hook = webhook::testing::hook(|path, body| {
+        assert_eq!((path, &body["PodName"]), ("/bind", &json!("p")));
+        webhook::testing::body(200, "application/json", "{}")
+    })
+    .await;
+    let bind = async |list: Value| {
+        let file = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration", "extenders": list});
+        let configuration = crate::config::parse(file.to_string().as_bytes()).unwrap();
+        let (api, writer) = writer_with(vec![pod("p")], &[], &configuration.extenders).await;
+        let bound = writer.bind(&info(&pod("p")), "node", &[]).await;
+        let by_api = api.written(&Method::POST, &format!("{PODS}/p/binding")).is_some();
+        let events = if bound.is_ok() { api.events(1).await.len() } else { 0 };
+        (by_api, bound.map(|()| events).map_err(|error| error.message()))
+    };
+    let url = format!("https://{}", hook.address);
+    let binder = json!({"urlPrefix": url, "enableHTTPS": true, "bindVerb": "bind"});
+    assert_eq!(
+        bind(json!([{"urlPrefix": "http://127.0.0.1:1", "filterVerb": "f"}])).await,
+        (true, Ok(1))
+    );
+    assert_eq!(bind(json!([binder.clone()])).await, (false, Ok(1)));
+    let mut uninterested = binder;
+    uninterested["managedResources"] = json!([{"name": "example.com/gpu"}]);
+    assert_eq!(bind(json!([uninterested])).await, (true, Ok(1)));
+    let away = |ignorable: bool| json!([{"urlPrefix": "http://127.0.0.1:1", "bindVerb": "bind", "ignorable": ignorable}]);
+    assert_eq!(bind(away(true)).await, (true, Ok(1)));
+    let error =
+        "Post \"http://127.0.0.1:1/bind\": dial tcp 127.0.0.1:1: connect: connection refused";
+    assert_eq!(bind(away(false)).await, (false, Err(error.to_owned())));
 }
 
 #[tokio::test]
