@@ -55,19 +55,13 @@ pub(crate) fn node_event(old: &NodeInfo, new: &NodeInfo) -> Option<&'static str>
     }
 }
 
-/// The name of the event of a changed node that may matter to an extender and to no plugin: other
-/// annotations, or a condition with another status or reason (`nodeConditionsChanged`).
+/// The name of the event of a changed node that may matter to an extender and to no plugin: a
+/// condition with another status, or other annotations (`NodeSchedulingPropertiesChange`).
 pub(crate) fn node_event_for_extenders(old: &Node, new: &Node) -> Option<&'static str> {
-    let conditions = |node: &Node| -> BTreeMap<String, (String, String, String)> {
+    fn conditions(node: &Node) -> BTreeMap<&str, &str> {
         let status = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        status
-            .map(|c| {
-                let reason = c.reason.clone().unwrap_or_default();
-                let message = c.message.clone().unwrap_or_default();
-                (c.type_.clone(), (c.status.clone(), reason, message))
-            })
-            .collect()
-    };
+        status.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
+    }
     if conditions(old) != conditions(new) {
         Some("NodeUpdateNodeCondition")
     } else if old.metadata.annotations != new.metadata.annotations {

@@ -11,6 +11,12 @@ use crate::framework::{MAX_NODE_SCORE, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::rejection::{FitError, Rejection};
 
+/// What an extender makes of the feasible nodes, by the indexes of the nodes in the snapshot.
+struct Filtered {
+    passed: Vec<usize>,
+    rejections: Vec<(usize, Rejection)>,
+}
+
 impl CycleExtenders<'_> {
     /// The object of the pod of the cycle.
     pub(super) fn pod(snapshot: &Snapshot<'_>) -> Result<Arc<Object>, ExtenderError> {
@@ -44,7 +50,7 @@ impl CycleExtenders<'_> {
                 break;
             }
             match self.filter_one(snapshot, extender, &feasible) {
-                Ok((passed, rejections)) => {
+                Ok(Filtered { passed, rejections }) => {
                     fit.is_filtered_by_extender |= passed.len() != feasible.len();
                     // A node that a plugin rejected gets the message of the extender.
                     let replaced: BTreeSet<usize> = rejections.iter().map(|(at, _)| *at).collect();
@@ -70,14 +76,14 @@ impl CycleExtenders<'_> {
         snapshot: &Snapshot<'_>,
         extender: &Extender,
         feasible: &[usize],
-    ) -> Result<(Vec<usize>, Vec<(usize, Rejection)>), ExtenderError> {
+    ) -> Result<Filtered, ExtenderError> {
         let nodes: Vec<&NodeInfo> =
             feasible.iter().filter_map(|index| snapshot.nodes.get(*index)).collect();
         let pod = Self::pod(snapshot)?;
         let call = node_call(snapshot, (extender, &extender.filter_verb), &pod, &nodes);
         let answer = filter_answer(extender, &self.call_one(call)?)?;
         let passed = passed(extender, feasible, &nodes, &answer)?;
-        Ok((passed, rejections(snapshot, answer)))
+        Ok(Filtered { passed, rejections: rejections(snapshot, answer) })
     }
 
     /// Adds the scores of all extenders to those of the nodes that fit (`prioritizeNodes`). An
