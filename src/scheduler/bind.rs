@@ -15,7 +15,7 @@ use client::{Client, Error, EventRecorder, Informer, Patch};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::extender::{EXTENDER, ExtenderClients, ExtenderError};
+use crate::extender::{ExtenderClients, ExtenderError};
 use crate::framework::PreBind;
 use crate::metrics::{self, point, status};
 use crate::pod_info::PodInfo;
@@ -97,7 +97,7 @@ impl BindError {
     fn plugin(&self) -> &'static str {
         match self {
             Self::Binding(_) => "DefaultBinder",
-            Self::Extender(_) => EXTENDER,
+            Self::Extender(_) => "Extender",
             Self::Claims(_) => "DynamicResources",
             Self::VolumesNotBound
             | Self::VolumeLost(_)

@@ -86,8 +86,7 @@ fn pass_extenders(
     fit: &mut FitError,
 ) -> Result<Feasible, String> {
     let Some(extenders) = state.snapshot.extenders else { return Ok(feasible) };
-    let nodes = extenders.filter(&state.snapshot, feasible.nodes, fit);
-    let nodes = nodes.map_err(|error| error.to_string())?;
+    let nodes = extenders.filter(&state.snapshot, feasible.nodes, fit)?;
     Ok(Feasible { nodes, ..feasible })
 }
 

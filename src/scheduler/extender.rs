@@ -27,12 +27,11 @@ use serde_json::Value;
 use webhook::TransportError;
 use webhook::kubeconfig::WebhookEndpoint;
 
-pub(crate) use client::ExtenderClients;
-pub(crate) use preemption::Candidate;
+use crate::framework::{Candidate, CycleExtenders, Snapshot};
+use crate::node_info::NodeInfo;
+use crate::rejection::FitError;
 
-/// The name of extenders among the plugins that reject nodes (upstream's `ExtenderName`). No plugin
-/// has this name, so every event of the cluster wakes the pods that it rejected.
-pub(crate) const EXTENDER: &str = "Extender";
+pub(crate) use client::ExtenderClients;
 
 /// Highest score that an extender gives a node (`MaxExtenderPriority`).
 const MAX_EXTENDER_SCORE: i64 = 10;
@@ -146,10 +145,33 @@ pub(crate) trait CallExtenders {
     fn call(&self, calls: Vec<ExtenderCall<'_>>) -> Vec<Result<Bytes, ExtenderError>>;
 }
 
-/// The extenders of one cycle: those that take part in it.
-pub(crate) struct CycleExtenders<'a> {
+/// The extenders of the cycle of a pod: those that take part in it.
+pub(crate) struct PodExtenders<'a> {
     pub(crate) extenders: &'a [Extender],
     pub(crate) calls: &'a dyn CallExtenders,
+}
+
+impl CycleExtenders for PodExtenders<'_> {
+    fn filter(
+        &self,
+        snapshot: &Snapshot<'_>,
+        feasible: Vec<usize>,
+        fit: &mut FitError,
+    ) -> Result<Vec<usize>, String> {
+        self.pass_filters(snapshot, feasible, fit).map_err(|error| error.to_string())
+    }
+
+    fn prioritize(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) {
+        self.add_scores(snapshot, nodes, scores);
+    }
+
+    fn preempt(
+        &self,
+        snapshot: &Snapshot<'_>,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Candidate>, String> {
+        self.choose_victims(snapshot, candidates).map_err(|error| error.to_string())
+    }
 }
 
 /// An extender gives no usable answer; the messages are upstream's where it has one.

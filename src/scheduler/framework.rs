@@ -12,7 +12,6 @@ use base::clock;
 use crate::devices::binding::{ClaimRelease, ClaimsToBind};
 use crate::devices::store::Devices;
 use crate::event::Event;
-use crate::extender::CycleExtenders;
 use crate::listers::Listers;
 use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
@@ -23,7 +22,7 @@ use crate::profile::Profile;
 use crate::rejection::{FitError, Rejection};
 
 pub(crate) use outcome::{
-    Nomination, NominationChange, PostFilterOutcome, PostFilterResult, Restriction,
+    Candidate, Nomination, NominationChange, PostFilterOutcome, PostFilterResult, Restriction,
 };
 
 /// Highest score that a plugin gives a node (`framework.MaxNodeScore`).
@@ -45,7 +44,7 @@ pub(crate) struct Snapshot<'a> {
     /// Pods that are nominated for nodes.
     pub(crate) nominated: &'a [Arc<PodInfo>],
     /// The extenders that take part in the cycle; `None` without any.
-    pub(crate) extenders: Option<&'a CycleExtenders<'a>>,
+    pub(crate) extenders: Option<&'a dyn CycleExtenders>,
 }
 
 impl Snapshot<'_> {
@@ -78,6 +77,29 @@ impl<'a> Snapshot<'a> {
         let (random, nominated) = (&|_| 0, &[]);
         Self { pod, nodes, listers, args: &ARGS, random, nominated, extenders: None }
     }
+}
+
+/// The extenders that take part in a cycle: servers that are asked after the plugins. An error is
+/// the message of the extender that failed and may not be ignored.
+pub(crate) trait CycleExtenders {
+    /// The feasible nodes that pass the filters of all extenders, as indexes of the snapshot; adds
+    /// the rejections to `fit`.
+    fn filter(
+        &self,
+        snapshot: &Snapshot<'_>,
+        feasible: Vec<usize>,
+        fit: &mut FitError,
+    ) -> Result<Vec<usize>, String>;
+
+    /// Adds the scores of all extenders to those of the nodes that fit.
+    fn prioritize(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut [i64]);
+
+    /// The candidates of a preemption that all extenders leave, with the victims that they choose.
+    fn preempt(
+        &self,
+        snapshot: &Snapshot<'_>,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Candidate>, String>;
 }
 
 /// A write that must succeed before the pod is bound. `reserve` names it, `bind.rs` executes it.

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 
 use sorting::CompactSort as _;
 
-use crate::extender::EXTENDER;
 use crate::framework::Restriction;
 use crate::metrics::status;
+
+/// The name of extenders among the plugins that reject nodes (upstream's `ExtenderName`). No plugin
+/// has this name, so every event of the cluster wakes the pods that an extender rejected.
+pub(crate) const EXTENDER: &str = "Extender";
 
 /// The reasons why a plugin rejects a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::cycle;
 use crate::devices::binding::ClaimRelease;
 use crate::devices::store::Devices;
 use crate::event::{Event, label, target_pod_event};
-use crate::extender::{CallExtenders, CycleExtenders, Extender, Extenders};
+use crate::extender::{CallExtenders, Extender, Extenders, PodExtenders};
 use crate::framework::{
     CycleState, Nomination, NominationChange, PostFilterOutcome, PreBind, Snapshot,
 };
@@ -142,7 +142,7 @@ impl DetachedCycle {
         random: &dyn Fn(usize) -> usize,
         calls: &dyn CallExtenders,
     ) -> Decision {
-        let extenders = CycleExtenders { extenders: &self.extenders, calls };
+        let extenders = PodExtenders { extenders: &self.extenders, calls };
         let snapshot = Snapshot {
             pod: &self.pod,
             nodes: &self.nodes,
@@ -150,7 +150,7 @@ impl DetachedCycle {
             args: &self.profile.args,
             random,
             nominated: &self.nominated,
-            extenders: Some(&extenders).filter(|extenders| !extenders.extenders.is_empty()),
+            extenders: if self.extenders.is_empty() { None } else { Some(&extenders) },
         };
         decide(snapshot, &self.profile, self.start)
     }

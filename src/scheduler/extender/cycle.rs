@@ -6,10 +6,10 @@ use std::sync::Arc;
 use api::Object;
 
 use super::protocol::{FilterAnswer, answer_max, args, filter_answer, prioritize_answer};
-use super::{CycleExtenders, EXTENDER, Extender, ExtenderCall, ExtenderError, MAX_EXTENDER_SCORE};
+use super::{Extender, ExtenderCall, ExtenderError, MAX_EXTENDER_SCORE, PodExtenders};
 use crate::framework::{MAX_NODE_SCORE, Snapshot};
 use crate::node_info::NodeInfo;
-use crate::rejection::{FitError, Rejection};
+use crate::rejection::{EXTENDER, FitError, Rejection};
 
 /// What an extender makes of the feasible nodes, by the indexes of the nodes in the snapshot.
 struct Filtered {
@@ -17,7 +17,7 @@ struct Filtered {
     rejections: Vec<(usize, Rejection)>,
 }
 
-impl CycleExtenders<'_> {
+impl PodExtenders<'_> {
     /// The object of the pod of the cycle.
     pub(super) fn pod(snapshot: &Snapshot<'_>) -> Result<Arc<Object>, ExtenderError> {
         let pod = snapshot.pod;
@@ -39,7 +39,7 @@ impl CycleExtenders<'_> {
     ///
     /// # Errors
     /// An extender failed that may not be ignored.
-    pub(crate) fn filter(
+    pub(super) fn pass_filters(
         &self,
         snapshot: &Snapshot<'_>,
         mut feasible: Vec<usize>,
@@ -88,7 +88,7 @@ impl CycleExtenders<'_> {
 
     /// Adds the scores of all extenders to those of the nodes that fit (`prioritizeNodes`). An
     /// extender that fails gives no scores.
-    pub(crate) fn prioritize(
+    pub(super) fn add_scores(
         &self,
         snapshot: &Snapshot<'_>,
         nodes: &[&NodeInfo],

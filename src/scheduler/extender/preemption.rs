@@ -5,23 +5,16 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::protocol::{MetaVictims, VictimsOfNode, answer_max, preemption_answer, preemption_args};
-use super::{CycleExtenders, Extender, ExtenderCall, ExtenderError};
-use crate::framework::{Nomination, Snapshot};
+use super::{Extender, ExtenderCall, ExtenderError, PodExtenders};
+use crate::framework::{Candidate, Nomination, Snapshot};
 use crate::pod_info::PodInfo;
 
-/// A node, the pods that must leave it, and how many of them violate a budget.
-#[derive(Debug, Clone)]
-pub(crate) struct Candidate {
-    pub(crate) nomination: Nomination,
-    pub(crate) violations: i64,
-}
-
-impl CycleExtenders<'_> {
+impl PodExtenders<'_> {
     /// The candidates that all extenders leave, with the victims that they choose.
     ///
     /// # Errors
     /// An extender failed that may not be ignored.
-    pub(crate) fn preempt(
+    pub(super) fn choose_victims(
         &self,
         snapshot: &Snapshot<'_>,
         mut candidates: Vec<Candidate>,

@@ -131,7 +131,7 @@ impl World {
     }
 
     fn with<T>(&self, run: impl FnOnce(&CycleState<'_>) -> T) -> T {
-        let cycle = CycleExtenders { extenders: &self.extenders, calls: &self.fake };
+        let cycle = PodExtenders { extenders: &self.extenders, calls: &self.fake };
         let profile = Profile::default();
         let snapshot = Snapshot {
             pod: &self.pod,
@@ -289,7 +289,7 @@ fn a_node_that_an_extender_leaves_out_has_no_message() {
     assert_eq!(fit.message(), "0/2 nodes are available:");
     assert_eq!(fit.plugins(), ["Extender"]);
     assert!(crate::plugins::queueing_hint(
-        EXTENDER,
+        crate::rejection::EXTENDER,
         &crate::event::Event::StorageClass,
         &world.pod
     ));

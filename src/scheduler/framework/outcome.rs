@@ -27,6 +27,13 @@ impl Nomination {
     }
 }
 
+/// A node that preemption may free, and how many of its victims violate a disruption budget.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    pub(crate) nomination: Nomination,
+    pub(crate) violations: i64,
+}
+
 /// What becomes of the nomination of a pod that is not scheduled (upstream's `NominatingInfo`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum NominationChange<'a> {

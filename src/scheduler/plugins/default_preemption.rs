@@ -7,8 +7,7 @@ use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use sorting::CompactSort as _;
 
-use crate::extender::Candidate;
-use crate::framework::{CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
+use crate::framework::{Candidate, CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
 use crate::metrics::PREEMPTION_ATTEMPTS;
 use crate::node_info::NodeInfo;
 use crate::plugin_args::PluginArgs;
@@ -151,8 +150,7 @@ fn find(state: &CycleState<'_>, fit: &FitError) -> Result<Nomination, Preemption
         return Err(PreemptionError::NoCandidate { reasons });
     }
     if let Some(extenders) = snapshot.extenders {
-        let chosen = extenders.preempt(snapshot, candidates);
-        candidates = chosen.map_err(|error| PreemptionError::Extender(error.to_string()))?;
+        candidates = extenders.preempt(snapshot, candidates).map_err(PreemptionError::Extender)?;
     }
     let best = best(candidates).map(|candidate| candidate.nomination);
     best.ok_or(PreemptionError::NoCandidateNode)
