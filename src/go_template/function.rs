@@ -30,17 +30,17 @@ pub struct NoCluster;
 impl Host for NoCluster {}
 
 /// What a function may use beside its arguments.
-pub(crate) struct Call<'a> {
-    pub budget: &'a mut Budget,
-    pub host: &'a (dyn Host + Sync),
+pub struct Call<'a> {
+    pub(crate) budget: &'a mut Budget,
+    pub(crate) host: &'a (dyn Host + Sync),
 }
 
 /// An implementation; the arguments fit the parameters.
-pub(crate) type Plain = fn(&mut Call<'_>, &[Value]) -> Result<Value, Failure>;
+pub type Plain = fn(&mut Call<'_>, &[Value]) -> Result<Value, Failure>;
 
 /// How a function runs.
 #[derive(Clone, Copy)]
-pub(crate) enum Run {
+pub enum Run {
     And,
     Or,
     Call,
@@ -50,7 +50,7 @@ pub(crate) enum Run {
 }
 
 /// A function of templates.
-pub(crate) struct Function {
+pub struct Function {
     pub name: &'static str,
     pub params: &'static [Param],
     /// The last parameter takes any number of arguments.
@@ -58,19 +58,21 @@ pub(crate) struct Function {
     pub run: Run,
 }
 
-pub(crate) const fn fixed(name: &'static str, params: &'static [Param], run: Plain) -> Function {
+/// A function with a fixed number of parameters.
+pub const fn fixed(name: &'static str, params: &'static [Param], run: Plain) -> Function {
     Function { name, params, variadic: false, run: Run::Plain(run) }
 }
 
-pub(crate) const fn variadic(name: &'static str, params: &'static [Param], run: Plain) -> Function {
+/// A function whose last parameter takes any number of arguments.
+pub const fn variadic(name: &'static str, params: &'static [Param], run: Plain) -> Function {
     Function { name, params, variadic: true, run: Run::Plain(run) }
 }
 
 /// Finds a function by its name.
-pub(crate) type Find = fn(&str) -> Option<&'static Function>;
+pub type Find = fn(&str) -> Option<&'static Function>;
 
 /// Readers of arguments, for implementations: the parameters were checked before.
-pub(crate) trait Args {
+pub trait Args {
     fn value(&self, at: usize) -> Value;
     /// The bytes of a string.
     fn bytes(&self, at: usize) -> &[u8];

@@ -18,6 +18,7 @@ mod go;
 mod json;
 mod methods;
 mod parse;
+mod prepared;
 mod random;
 mod signature;
 mod time;
@@ -32,8 +33,9 @@ mod hostile_test;
 
 pub use engine::{Capabilities, Options, Source, render};
 pub use error::{Failure, HostError, RenderError};
-pub use function::{Host, NoCluster};
+pub use function::{Args, Call, Find, Function, Host, NoCluster, Plain, Run, fixed, variadic};
 pub use functions::{Constraints, Version};
+pub use prepared::{Prepared, builtin};
 pub use signature::Param;
 pub use value::{Class, Elem, Entries, Items, List, Map, Object, Value};
 
