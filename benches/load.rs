@@ -1,8 +1,10 @@
 //! The lean client of the benchmarks: N keep-alive HTTP/1.1 connections over TLS that do one kind
 //! of request for some seconds.
 
+mod connection;
+
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
-use http::{Method, Request, header};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use connection::{REQUEST_TIMEOUT, Target};
+use http::Method;
+use http_body_util::BodyExt;
 
 /// One worker and the latencies it measured.
 type Worker = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>;
@@ -32,8 +28,6 @@ const FIELDS: usize = 40;
 const PACE: Duration = Duration::from_millis(100);
 /// Bytes of data in one ConfigMap, as in the figures published for etcd.
 const VALUE_BYTES: usize = 256;
-/// A request without an answer by then ends the run.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]
 struct Args {
@@ -115,18 +109,6 @@ enum Kind {
     FillKinds,
 }
 
-/// How to reach the server.
-#[derive(Clone)]
-struct Target {
-    address: String,
-    name: ServerName<'static>,
-    tls: TlsConnector,
-    authorization: Option<header::HeaderValue>,
-    accept: &'static str,
-}
-
-type Sender = SendRequest<Full<Bytes>>;
-
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     // One thread: the client must leave the machine to the server it measures.
@@ -134,7 +116,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
-    let target = Target::new(&args)?;
+    let (token, accept) = (args.token.as_deref(), args.answers.accept());
+    let target = Target::new(&args.server, Some(&args.ca), token, &args.identity, accept)?;
     let run = format!("{:x}", std::process::id());
     let span = Duration::from_secs_f64(args.seconds);
     match args.kind {
@@ -157,7 +140,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
 /// Measures the time until `/readyz` answers with 200.
 async fn wait_until_ready(target: &Target) -> anyhow::Result<()> {
     let begin = Instant::now();
-    while target.ready().await.is_err() {
+    while ready(target).await.is_err() {
         if begin.elapsed() > REQUEST_TIMEOUT {
             bail!("no 200 on /readyz in {REQUEST_TIMEOUT:?}");
         }
@@ -166,6 +149,14 @@ async fn wait_until_ready(target: &Target) -> anyhow::Result<()> {
     }
     print(&format!("{{\"ready_ms\":{:.1}}}", begin.elapsed().as_secs_f64() * 1e3));
     Ok(())
+}
+
+async fn ready(target: &Target) -> anyhow::Result<()> {
+    let mut sender = target.connect().await?;
+    match target.send(&mut sender, Method::GET, "/readyz", Bytes::new()).await? {
+        (200, _) => Ok(()),
+        (status, _) => bail!("status {status}"),
+    }
 }
 
 /// Creates the ConfigMaps that the other kinds of requests read and change.
@@ -466,109 +457,6 @@ async fn watch(
         bail!("{events} of {expected} events were delivered in {:?}", begin.elapsed());
     }
     report(&mut times, span)
-}
-
-impl Target {
-    fn new(args: &Args) -> anyhow::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        for certificate in
-            CertificateDer::pem_file_iter(&args.ca).with_context(|| name(&args.ca))?
-        {
-            roots.add(certificate?)?;
-        }
-        let builder =
-            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()?
-                .with_root_certificates(roots);
-        let tls = match args.identity.as_slice() {
-            [cert, key] => {
-                let chain = CertificateDer::pem_file_iter(cert)
-                    .with_context(|| name(cert))?
-                    .collect::<Result<_, _>>()?;
-                builder.with_client_auth_cert(
-                    chain,
-                    PrivateKeyDer::from_pem_file(key).with_context(|| name(key))?,
-                )?
-            }
-            _ => builder.with_no_client_auth(),
-        };
-        let host = args.server.rsplit_once(':').context("--server is host:port")?.0.to_owned();
-        let authorization = match &args.token {
-            Some(token) => Some(format!("Bearer {token}").parse()?),
-            None => None,
-        };
-        Ok(Self {
-            address: args.server.clone(),
-            name: ServerName::try_from(host)?,
-            tls: TlsConnector::from(Arc::new(tls)),
-            authorization,
-            accept: args.answers.accept(),
-        })
-    }
-
-    async fn connect(&self) -> anyhow::Result<Sender> {
-        let tcp = TcpStream::connect(&self.address).await?;
-        tcp.set_nodelay(true)?;
-        let tls = self.tls.connect(self.name.clone(), tcp).await?;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
-        // Ends with its sender; a fault shows in the next request.
-        #[expect(clippy::disallowed_methods, reason = "a benchmark has no owner of tasks")]
-        tokio::spawn(async move { drop(connection.await) });
-        Ok(sender)
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> anyhow::Result<Request<Full<Bytes>>> {
-        let mut request = Request::builder()
-            .method(method.clone())
-            .uri(path)
-            .header(header::HOST, &self.address)
-            .header(header::ACCEPT, self.accept)
-            .header(
-                header::CONTENT_TYPE,
-                match method {
-                    Method::PATCH => "application/merge-patch+json",
-                    _ => "application/json",
-                },
-            );
-        if let Some(value) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, value);
-        }
-        Ok(request.body(Full::new(body))?)
-    }
-
-    async fn send(
-        &self,
-        sender: &mut Sender,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> anyhow::Result<(u16, Bytes)> {
-        let request = self.request(method, path, body)?;
-        let answer = async {
-            sender.ready().await?;
-            let response = sender.send_request(request).await?;
-            let status = response.status().as_u16();
-            Ok::<_, hyper::Error>((status, response.into_body().collect().await?.to_bytes()))
-        };
-        Ok(tokio::time::timeout(REQUEST_TIMEOUT, answer).await??)
-    }
-
-    async fn ready(&self) -> anyhow::Result<()> {
-        let mut sender = self.connect().await?;
-        match self.send(&mut sender, Method::GET, "/readyz", Bytes::new()).await? {
-            (200, _) => Ok(()),
-            (status, _) => bail!("status {status}"),
-        }
-    }
-}
-
-fn name(path: &Path) -> String {
-    format!("reading {}", path.display())
 }
 
 fn print(text: &str) {

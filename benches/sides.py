@@ -191,6 +191,7 @@ class Upstream(Side):
 
     def start(self):
         d, client, peer = self.dir, port(), port()
+        self.ports = {} # of the controllers and of the scheduler
         sh("openssl", "genrsa", "-out", d / "sa.key", "2048")
         (d / "sa.pub").write_text(sh("openssl", "rsa", "-in", d / "sa.key", "-pubout"))
         (d / "tokens.csv").write_text(
@@ -246,11 +247,12 @@ class Upstream(Side):
             ),
             ("kube-scheduler", "sched", self.scheduler_flags),
         )[: 2 if self.has_scheduler else 1]:
-            config = d / f"{user}.kubeconfig"
+            config, self.ports[name] = d / f"{user}.kubeconfig", port()
             self.spawn(
                 name, UPSTREAM / name, f"--kubeconfig={config}",
                 f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}",
-                "--leader-elect=false", f"--cert-dir={d}/certs-{user}", f"--secure-port={port()}",
+                "--leader-elect=false", f"--cert-dir={d}/certs-{user}",
+                f"--secure-port={self.ports[name]}",
                 *more,
             )
         self.settle()
