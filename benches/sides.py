@@ -63,8 +63,10 @@ class Side:
         self.processes, self.port = [], port()
 
     def spawn(self, name, *command):
-        log = open(self.dir / f"{name}.log", "ab")
+        path = self.dir / f"{name}.log"
+        log = open(path, "ab")
         process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=log, cwd=self.dir)
+        process.log = path
         self.processes.append(process)
         return process
 

@@ -65,7 +65,7 @@ pub(crate) fn ticker(per_second: u32) -> Option<tokio::time::Interval> {
     Some(every(interval))
 }
 
-/// Ticks after each interval, and drops ticks that nobody has received, as Go's ticker does.
+/// Ticks after each interval, and drops ticks that come too fast, as Go's ticker does.
 pub(crate) fn every(interval: Duration) -> tokio::time::Interval {
     let first = tokio::time::Instant::now() + interval;
     let mut ticks = tokio::time::interval_at(first, interval);

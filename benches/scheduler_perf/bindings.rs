@@ -110,8 +110,8 @@ impl Bindings {
         self.counters.borrow_mut().retain(|other| !Rc::ptr_eq(other, counter));
     }
 
-    /// The names of the pods of a namespace that get bound from now on. `bound` is how many there
-    /// may be that nobody has received.
+    /// The names of the pods of a namespace that get bound from now on. `bound` is how many
+    /// names may wait for the receiver.
     pub(crate) fn follow(&self, namespace: &str, bound: usize) -> mpsc::Receiver<String> {
         let (sender, receiver) = mpsc::channel(bound.max(1));
         *self.followed.borrow_mut() = Some((namespace.to_owned(), sender));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -29,11 +29,15 @@ pub(crate) struct Cluster {
     resources: RefCell<BTreeMap<(String, String), Resource>>,
     /// Creations that were sent again.
     pub(crate) retries: Cell<u64>,
+    /// What was sent in another version than the template's, and why.
+    pub(crate) converted: RefCell<BTreeSet<String>>,
 }
 
 /// A kind as the API server serves it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resource {
+    /// The `apiVersion` in which it is served, which may be another than was asked for.
+    version: String,
     prefix: String,
     plural: String,
     pub(crate) is_namespaced: bool,
@@ -105,6 +109,7 @@ impl Cluster {
             idle: RefCell::default(),
             resources: RefCell::default(),
             retries: Cell::new(0),
+            converted: RefCell::default(),
         }
     }
 
@@ -192,12 +197,12 @@ impl Cluster {
         namespace: Option<&str>,
     ) -> anyhow::Result<()> {
         let begin = Instant::now();
-        let body = Bytes::from(serde_json::to_vec(object)?);
         loop {
             let created = async {
                 let path = self.path(object, namespace).await?;
                 let path = format!("{path}?fieldValidation=Strict");
-                self.must(Method::POST, &path, body.clone()).await
+                let body = self.in_served_version(object).await?;
+                self.must(Method::POST, &path, body).await
             };
             let Err(error) = created.await else { return Ok(()) };
             if begin.elapsed() + CREATE_PAUSE > CREATE_TIMEOUT {
@@ -238,15 +243,55 @@ impl Cluster {
         if let Some(resource) = self.resources.borrow().get(&key) {
             return Ok(resource.clone());
         }
-        let root = if version.contains('/') { "/apis" } else { "/api" };
-        let prefix = format!("{root}/{version}");
-        let list = self.must(Method::GET, &prefix, Bytes::new()).await;
-        let list = list.with_context(|| format!("the server does not serve {version}"))?;
-        let list: Value = serde_json::from_slice(&list)?;
-        let resource = find_resource(&list, &prefix, &kind)
-            .with_context(|| format!("the server does not serve {kind} in {version}"))?;
+        let mut resource = self.discover(&version, &kind).await?;
+        if resource.is_none() {
+            if let Some(preferred) = self.preferred_version(&version).await? {
+                resource = self.discover(&preferred, &kind).await?;
+            }
+        }
+        let resource =
+            resource.with_context(|| format!("the server does not serve {kind} in {version}"))?;
         self.resources.borrow_mut().insert(key, resource.clone());
         Ok(resource)
+    }
+
+    async fn discover(&self, version: &str, kind: &str) -> anyhow::Result<Option<Resource>> {
+        let root = if version.contains('/') { "/apis" } else { "/api" };
+        let path = format!("{root}/{version}");
+        let (status, list) = self.call(Method::GET, &path, Bytes::new()).await?;
+        if status != 200 {
+            return Ok(None);
+        }
+        Ok(find_resource(&serde_json::from_slice(&list)?, version, &path, kind))
+    }
+
+    /// The version of a group that the server prefers.
+    async fn preferred_version(&self, version: &str) -> anyhow::Result<Option<String>> {
+        let Some((group, _)) = version.split_once('/') else { return Ok(None) };
+        let path = format!("/apis/{group}");
+        let (status, group) = self.call(Method::GET, &path, Bytes::new()).await?;
+        if status != 200 {
+            return Ok(None);
+        }
+        let group: Value = serde_json::from_slice(&group)?;
+        let preferred = group.pointer("/preferredVersion/groupVersion").and_then(Value::as_str);
+        Ok(preferred.map(str::to_owned))
+    }
+
+    /// An object as JSON. Where the server serves only another version of the kind than the
+    /// template has, it is sent in that one, which is noted: it must refuse unknown fields.
+    async fn in_served_version(&self, object: &Value) -> anyhow::Result<Bytes> {
+        let served = self.resource(object).await?.version;
+        let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (version, kind) = (field("apiVersion"), field("kind"));
+        if version == served {
+            return Ok(serde_json::to_vec(object)?.into());
+        }
+        let note = format!("{kind} was sent as {served}: the server does not serve {version}");
+        self.converted.borrow_mut().insert(note);
+        let mut object = object.clone();
+        crate::template::set(&mut object, &["apiVersion"], served.into())?;
+        Ok(serde_json::to_vec(&object)?.into())
     }
 
     /// All objects of a collection; `query` may select some.
@@ -270,7 +315,7 @@ impl Cluster {
     }
 }
 
-fn find_resource(list: &Value, prefix: &str, kind: &str) -> Option<Resource> {
+fn find_resource(list: &Value, version: &str, prefix: &str, kind: &str) -> Option<Resource> {
     let resources = list.get("resources")?.as_array()?.iter();
     let mut found = resources.filter(|resource| {
         let name = resource.get("name").and_then(Value::as_str).unwrap_or("/");
@@ -278,6 +323,7 @@ fn find_resource(list: &Value, prefix: &str, kind: &str) -> Option<Resource> {
     });
     let found = found.next()?;
     Some(Resource {
+        version: version.to_owned(),
         prefix: prefix.to_owned(),
         plural: found.get("name")?.as_str()?.to_owned(),
         is_namespaced: found.get("namespaced")?.as_bool()?,
@@ -296,11 +342,11 @@ mod tests {
             {"name": "pods", "kind": "Pod", "namespaced": true},
             {"name": "nodes", "kind": "Node", "namespaced": false},
         ]});
-        let pods = find_resource(&list, "/api/v1", "Pod").unwrap();
+        let pods = find_resource(&list, "v1", "/api/v1", "Pod").unwrap();
         assert_eq!(pods.path(Some("a")), "/api/v1/namespaces/a/pods");
-        let nodes = find_resource(&list, "/api/v1", "Node").unwrap();
+        let nodes = find_resource(&list, "v1", "/api/v1", "Node").unwrap();
         assert_eq!((nodes.path(None).as_str(), nodes.is_namespaced), ("/api/v1/nodes", false));
-        assert_eq!(find_resource(&list, "/api/v1", "Nope"), None);
+        assert_eq!(find_resource(&list, "v1", "/api/v1", "Nope"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::any::every;
 use crate::bindings::{Bindings, Counter, Selector};
 use crate::connection::Target;
 use crate::metrics::{ATTEMPTS, Histogram, processor_seconds};
@@ -34,6 +35,7 @@ pub(crate) struct Collector {
     sampler: JoinHandle<()>,
     samples: Rc<RefCell<Samples>>,
     processor: f64,
+    own_processor: f64,
     attempts: Histogram,
     begin: Instant,
 }
@@ -48,6 +50,7 @@ pub(crate) struct Measured {
     waits: Option<(f64, f64)>,
     attempts: Option<(f64, f64)>,
     cpu_per_pod: Option<f64>,
+    client_per_pod: Option<f64>,
     elapsed: Duration,
 }
 
@@ -82,8 +85,9 @@ impl Collector {
         let samples: Rc<RefCell<Samples>> = Rc::default();
         let sampler = tokio::task::spawn_local(sample(Rc::clone(&counter), Rc::clone(&samples)));
         let processor = processor_seconds(&sources.pids)?;
+        let own_processor = processor_seconds(&[std::process::id()])?;
         let (name, begin) = (name.to_owned(), Instant::now());
-        Ok(Self { name, counter, sampler, samples, processor, attempts, begin })
+        Ok(Self { name, counter, sampler, samples, processor, own_processor, attempts, begin })
     }
 
     /// Ends the measurement.
@@ -99,6 +103,7 @@ impl Collector {
     ) -> anyhow::Result<Measured> {
         let elapsed = self.begin.elapsed();
         let cpu = processor_seconds(&sources.pids)? - self.processor;
+        let own_cpu = processor_seconds(&[std::process::id()])? - self.own_processor;
         self.sampler.abort();
         bindings.stop_counting(&self.counter);
         let attempts = sources.attempts().await.context("reading the scheduler's metrics")?;
@@ -106,7 +111,8 @@ impl Collector {
         let bound = self.counter.bound.take();
         let (waits, span) = waits(&bound, &created.borrow());
         let quantile = |share| attempts.quantile(share).map(|seconds| seconds * 1e3);
-        let measured = !sources.pids.is_empty() && !bound.is_empty();
+        let pods = (!bound.is_empty()).then_some(bound.len() as f64);
+        let cpu = (!sources.pids.is_empty()).then_some(cpu);
         Ok(Measured {
             name: self.name,
             pods: bound.len(),
@@ -114,7 +120,8 @@ impl Collector {
             throughput: self.samples.borrow().summary(),
             waits,
             attempts: quantile(0.5).zip(quantile(0.99)),
-            cpu_per_pod: measured.then(|| cpu * 1e3 / bound.len() as f64),
+            cpu_per_pod: cpu.zip(pods).map(|(cpu, pods)| cpu * 1e3 / pods),
+            client_per_pod: pods.map(|pods| own_cpu * 1e3 / pods),
             elapsed,
         })
     }
@@ -122,10 +129,7 @@ impl Collector {
 
 async fn sample(counter: Rc<Counter>, samples: Rc<RefCell<Samples>>) {
     let begin = Instant::now();
-    let first = tokio::time::Instant::now() + SAMPLE_INTERVAL;
-    let mut ticks = tokio::time::interval_at(first, SAMPLE_INTERVAL);
-    // As Go's ticker, which drops the ticks that nobody received.
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut ticks = every(SAMPLE_INTERVAL);
     loop {
         ticks.tick().await;
         samples.borrow_mut().tick(begin.elapsed(), counter.scheduled.get());
@@ -170,7 +174,7 @@ impl Measured {
         json!({
             "name": self.name, "pods": self.pods, "overall": self.overall(),
             "throughput": throughput, "wait_ms": pair(self.waits),
-            "attempt_ms": pair(self.attempts), "cpu_ms_per_pod": self.cpu_per_pod,
+            "attempt_ms": pair(self.attempts), "cpu_ms_per_pod": self.cpu_per_pod, "client_ms_per_pod": self.client_per_pod,
             "elapsed_s": self.elapsed.as_secs_f64(),
         })
     }
@@ -195,7 +199,7 @@ impl Measured {
         format!(
             "{}: {} pods in {:.1} s\n  pods/s          {rates}\n  pods/s overall  {}\n  \
              threshold       {}\n  until binding   {}\n  attempt         {}\n  \
-             CPU per pod     {} ms",
+             CPU per pod     {} ms, client {} ms",
             self.name,
             self.pods,
             self.elapsed.as_secs_f64(),
@@ -204,6 +208,7 @@ impl Measured {
             pair(self.waits),
             pair(self.attempts),
             number(self.cpu_per_pod),
+            number(self.client_per_pod),
         )
     }
 }

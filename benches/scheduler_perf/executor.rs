@@ -103,6 +103,9 @@ impl<'a> Executor<'a> {
         if retries > 0 {
             self.note(&format!("{retries} creations were sent again"));
         }
+        for note in self.cluster.converted.take() {
+            self.note(&note);
+        }
         Ok(Outcome { measured: self.measured.take(), notes: self.notes.take() })
     }
 

@@ -59,7 +59,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),
-    ("benches", &["base", "cluster"]),
+    ("benches", &["api", "base", "cluster", "go_template"]),
 ];
 
 #[test]
