@@ -39,9 +39,9 @@ use serde_json::json;
 /// How long a workload waits for pods at most, if the flag says nothing; upstream's ten minutes.
 const WAIT_SECONDS: u64 = 600;
 
-/// Plays a workload of scheduler_perf on an empty cluster and prints what it measures. The admission
-/// plugins ServiceAccount, Priority and TaintNodesByCondition must be off, and of the controllers
-/// only those of garbage, namespaces and resource claims on, as in upstream's test.
+/// Plays a workload of scheduler_perf on an empty cluster and prints what it measures. As in
+/// upstream's test, the admission plugins ServiceAccount, Priority and TaintNodesByCondition must be
+/// off, and of the controllers only those of garbage, namespaces and resource claims on.
 #[derive(Parser)]
 struct Args {
     /// Print the workloads of the files below this folder, one JSON object per line

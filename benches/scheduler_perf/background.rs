@@ -26,8 +26,8 @@ struct Churned {
     names: Vec<Option<String>>,
 }
 
-/// Creates objects at an interval, and in the mode `recreate` deletes them again, until the workload
-/// ends.
+/// Creates objects at an interval, and in the mode `recreate` deletes them again, until the
+/// workload ends.
 pub(crate) async fn churn(
     executor: &Executor<'_>,
     op_index: usize,

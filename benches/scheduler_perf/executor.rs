@@ -37,6 +37,8 @@ pub(crate) struct Executor<'a> {
     tasks: RefCell<Vec<JoinHandle<anyhow::Result<()>>>>,
     /// The position of the operation that runs.
     position: Cell<usize>,
+    /// How many nodes the operations have created.
+    nodes: Cell<usize>,
 }
 
 /// What a workload has measured.
@@ -75,6 +77,7 @@ impl<'a> Executor<'a> {
             notes: RefCell::default(),
             tasks: RefCell::default(),
             position: Cell::new(0),
+            nodes: Cell::new(0),
         }
     }
 
@@ -240,6 +243,11 @@ impl<'a> Executor<'a> {
     /// Adds to the pods that a later barrier waits for.
     pub(crate) fn expect_scheduled(&self, namespace: &str, count: usize) {
         *self.namespaces.borrow_mut().entry(namespace.to_owned()).or_insert(0) += count;
+    }
+
+    /// Counts nodes that an operation creates. Returns the number of the first.
+    pub(crate) fn reserve_nodes(&self, count: usize) -> usize {
+        self.nodes.replace(self.nodes.get() + count)
     }
 
     /// Adds a remark to the result.

@@ -33,10 +33,11 @@ pub(crate) async fn create(
         None => ObjectTemplate::Fixed(base_node(op_index)),
     };
     let features = declared_features(executor)?;
+    let first = executor.reserve_nodes(count);
     let mut nodes = Vec::with_capacity(count);
     for index in 0..count {
         let mut node = template.object(index, count)?;
-        prepare(&mut node, index, op)?;
+        prepare(&mut node, first + index, index, op)?;
         if let Some(features) = &features {
             set(&mut node, &["status", "declaredFeatures"], features.clone())?;
         }
@@ -68,13 +69,14 @@ fn base_node(op_index: usize) -> Value {
     })
 }
 
-/// Names a node, which upstream does itself, too, and sets its labels.
-fn prepare(node: &mut Value, index: usize, op: &CreateNodes) -> anyhow::Result<()> {
+/// Names a node, which upstream does itself, too, and sets its labels. `number` counts the nodes of
+/// all operations, `index` those of this one.
+fn prepare(node: &mut Value, number: usize, index: usize, op: &CreateNodes) -> anyhow::Result<()> {
     set(node, &["apiVersion"], "v1".into())?;
     set(node, &["kind"], "Node".into())?;
     if template::name(node).is_empty() {
         let prefix = node.pointer("/metadata/generateName").and_then(Value::as_str);
-        let name = format!("{}{}", prefix.unwrap_or_default(), suffix(index));
+        let name = format!("{}{}", prefix.unwrap_or_default(), suffix(number));
         set(node, &["metadata", "name"], name.into())?;
     }
     let name = template::name(node).to_owned();
@@ -103,8 +105,8 @@ fn suffix(index: usize) -> String {
     text
 }
 
-/// The features that nodes declare, as the hook `updateNodesWithDeclaredFeatures` of upstream's test
-/// sets them.
+/// The features that nodes declare, as the hook `updateNodesWithDeclaredFeatures` of upstream's
+/// test sets them.
 fn declared_features(executor: &Executor<'_>) -> anyhow::Result<Option<Value>> {
     let Some(number) = executor.params.own("numNodeDeclaredFeatures").and_then(Value::as_u64)
     else {
@@ -194,7 +196,7 @@ mod tests {
         (0..count)
             .map(|index| {
                 let mut node = base_node(3);
-                prepare(&mut node, index, op).unwrap();
+                prepare(&mut node, 100 + index, index, op).unwrap();
                 node
             })
             .collect()
