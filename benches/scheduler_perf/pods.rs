@@ -26,6 +26,7 @@ const CLAIMS: &str = "persistentvolumeclaims";
 const TURN: usize = 500;
 
 /// The requests for one pod, in their order; the pod itself is the last.
+#[derive(Clone)]
 struct Batch {
     volumes: Vec<(Method, String, Bytes)>,
     pod: Bytes,
@@ -153,6 +154,7 @@ impl<'a> Pods<'a> {
         for index in 0..self.count {
             seed.push(self.batch(index, self.count)?);
         }
+        let another = self.batch(0, 1)?;
         let mut scheduled = 0_u64;
         let played = async {
             create_all(executor, &self.namespace, seed).await?;
@@ -162,7 +164,7 @@ impl<'a> Pods<'a> {
                 scheduled += 1;
                 let path = format!("{}/{name}", pods_path(&self.namespace));
                 executor.cluster.must(Method::DELETE, &path, options.clone()).await?;
-                create_all(executor, &self.namespace, vec![self.batch(0, 1)?]).await?;
+                create_all(executor, &self.namespace, vec![another.clone()]).await?;
             }
             Ok::<(), anyhow::Error>(())
         };
