@@ -8,4 +8,25 @@
 //! replaced by upstream's.
 
 pub mod model;
+pub mod recommender;
+pub mod target;
 pub mod types;
+
+use std::sync::Arc;
+
+use base::Tasks;
+use client::{Client, Informers};
+
+pub use recommender::UsageSource;
+
+/// The identities of the components.
+pub struct Clients {
+    /// Acts as [`recommender::USER`].
+    pub recommender: Client,
+}
+
+/// Starts the components that run on the server that leads; they end with `tasks`. Until the kinds
+/// are defined they only wait for them.
+pub fn start(clients: Clients, usage: Arc<dyn UsageSource>, informers: &Informers, tasks: &Tasks) {
+    recommender::start(usage, clients.recommender, informers, tasks);
+}

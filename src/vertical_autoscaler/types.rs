@@ -8,7 +8,8 @@ use api::Gvr;
 use api::k8s::api::autoscaling::v1::CrossVersionObjectReference;
 use api::k8s::apimachinery::pkg::api::resource::Quantity;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
 /// The group of the kinds.
 pub const GROUP: &str = "autoscaling.k8s.io";
@@ -32,6 +33,28 @@ pub fn checkpoints() -> Gvr {
 
 /// Amounts by resource name.
 pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// A quantity as the schema allows it: a string or a number.
+fn text_or_number(value: Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Some(Quantity(text)),
+        Value::Number(number) => Some(Quantity(number.to_string())),
+        _ => None,
+    }
+}
+
+fn quantities<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceList, D::Error> {
+    let mut list = ResourceList::new();
+    for (resource, value) in BTreeMap::<String, Value>::deserialize(from)? {
+        let quantity = text_or_number(value).ok_or_else(|| D::Error::custom("no quantity"))?;
+        list.insert(resource, quantity);
+    }
+    Ok(list)
+}
+
+fn optional_quantity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Quantity>, D::Error> {
+    Ok(text_or_number(Value::deserialize(from)?))
+}
 
 /// A VerticalPodAutoscaler.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
@@ -146,10 +169,10 @@ pub struct ContainerPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<ScalingMode>,
     /// The least amounts.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub min_allowed: ResourceList,
     /// The greatest amounts.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub max_allowed: ResourceList,
     /// `None` is CPU and memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,10 +181,10 @@ pub struct ContainerPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controlled_values: Option<ControlledValues>,
     /// Factor of memory after the container was killed for memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_quantity")]
     pub oom_bump_up_ratio: Option<Quantity>,
     /// Least increase of memory after the container was killed for memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_quantity")]
     pub oom_min_bump_up: Option<Quantity>,
     /// Length of an interval of which the memory peak counts, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +235,11 @@ pub struct CpuBoost {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<i32>,
     /// The request plus this amount.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_quantity"
+    )]
     pub quantity: Option<Quantity>,
     /// How long the boost lasts after the pod is ready, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -259,15 +286,16 @@ pub struct ContainerRecommendation {
     /// The container.
     pub container_name: String,
     /// The recommended requests.
+    #[serde(deserialize_with = "quantities")]
     pub target: ResourceList,
     /// Pods with less are updated.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub lower_bound: ResourceList,
     /// Pods with more are updated.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub upper_bound: ResourceList,
     /// The target before the container's policy was applied.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "quantities")]
     pub uncapped_target: ResourceList,
 }
 
@@ -292,4 +320,25 @@ pub struct Condition {
     /// Generation of the spec for which the condition holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn quantities_are_texts_or_numbers() {
+        let policy = json!({"minAllowed": {"cpu": 1, "memory": "1Gi"}, "maxAllowed": {"cpu": 1.5},
+            "oomBumpUpRatio": 2, "oomMinBumpUp": "1Mi"});
+        let policy: ContainerPolicy = serde_json::from_value(policy).unwrap();
+        let text = |list: &ResourceList, name: &str| list[name].0.clone();
+        assert_eq!(text(&policy.min_allowed, "cpu"), "1");
+        assert_eq!(text(&policy.min_allowed, "memory"), "1Gi");
+        assert_eq!(text(&policy.max_allowed, "cpu"), "1.5");
+        assert_eq!(policy.oom_bump_up_ratio, Some(Quantity("2".to_owned())));
+        assert_eq!(policy.oom_min_bump_up, Some(Quantity("1Mi".to_owned())));
+        let bad = json!({"minAllowed": {"cpu": true}});
+        assert!(serde_json::from_value::<ContainerPolicy>(bad).is_err());
+    }
 }

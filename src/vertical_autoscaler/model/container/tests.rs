@@ -26,14 +26,14 @@ fn samples_are_aggregated_and_invalid_ones_discarded() {
     let (mut state, mut aggregate) = container();
     let step = DAY / 2;
     for (position, (millis, bytes)) in
-        [(3140, 50_000_000), (6280, 100_000_000), (1570, 20_000_000)].into_iter().enumerate()
+        [(3150, 50_000_000), (6300, 100_000_000), (1580, 20_000_000)].into_iter().enumerate()
     {
         let at = NOW + i64::try_from(position).unwrap() * step;
         assert!(state.add_cpu(millis, at, &mut aggregate));
         assert!(state.add_memory(bytes, at, &mut aggregate));
     }
     let mut cpu = Aggregate::new(NOW);
-    for (cores, at) in [(3.14, NOW), (6.28, NOW + step), (1.57, NOW + 2 * step)] {
+    for (cores, at) in [(3.15, NOW), (6.3, NOW + step), (1.58, NOW + 2 * step)] {
         cpu.add_cpu(cores, at);
     }
     assert_eq!(aggregate.cpu, cpu.cpu);
