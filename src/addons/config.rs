@@ -16,6 +16,8 @@ pub struct Config {
     pub folder: PathBuf,
     /// Names of `--disable`: files and sub-folders whose objects are deleted.
     pub disabled: BTreeSet<String>,
+    /// Whether the kinds of the vertical pod autoscaler are defined.
+    pub vertical_autoscaler: bool,
     /// Whether the objects of a deleted file are deleted.
     pub prune_deleted_files: bool,
     /// Name of this server in the Addons that it applies.

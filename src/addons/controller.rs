@@ -135,6 +135,9 @@ impl Controller {
         if !self.config.disabled.contains(gateway_definitions::COMPONENT) {
             all.push(gateway_definitions::missing(&self.client).await?);
         }
+        if self.config.vertical_autoscaler {
+            all.push(packaged::unpack(packaged::VERTICAL_AUTOSCALER).await?);
+        }
         for objects in all {
             let manifest = applier::resolve(objects, &mut discovery).await?;
             let outcome = applier::apply(&self.client, None, manifest.objects).await;

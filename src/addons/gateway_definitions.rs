@@ -3,13 +3,13 @@
 //! experimental are kept.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 
 use client::{Client, Error};
 use serde_json::Value;
 
-use crate::document::{self, ManifestObject};
+use crate::document::ManifestObject;
 use crate::error::ManifestError;
+use crate::packaged::unpack;
 
 /// The name for `--disable`, that of the chart in which k3s packages them.
 pub(crate) const COMPONENT: &str = "gateway-api-crd";
@@ -59,13 +59,6 @@ fn wanted(installed: &Installed) -> bool {
     installed.len() < COUNT || installed.values().any(is_older)
 }
 
-/// All definitions of the files.
-fn unpacked() -> Result<Vec<ManifestObject>, ManifestError> {
-    let mut text = Vec::new();
-    flate2::read::GzDecoder::new(PACKED).read_to_end(&mut text).map_err(ManifestError::Packed)?;
-    Ok(document::parse(&text)?)
-}
-
 /// The definitions that the cluster lacks, or has in an older release.
 ///
 /// # Errors
@@ -77,8 +70,7 @@ pub(crate) async fn missing(client: &Client) -> Result<Vec<ManifestObject>, Mani
     if !wanted(&installed) {
         return Ok(Vec::new());
     }
-    let all = base::tasks::blocking(unpacked).await;
-    let mut all = all.unwrap_or_else(|_| Ok(Vec::new()))?;
+    let mut all = unpack(PACKED).await?;
     all.retain(|object| installed.get(&object.name).is_none_or(is_older));
     Ok(all)
 }
@@ -88,9 +80,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn the_files_are_those_of_the_release() {
-        let all = unpacked().unwrap();
+    #[tokio::test]
+    async fn the_files_are_those_of_the_release() {
+        let all = unpack(PACKED).await.unwrap();
         assert_eq!(all.len(), COUNT);
         for object in all {
             assert_eq!(object.kind, "CustomResourceDefinition");

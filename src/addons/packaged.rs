@@ -3,9 +3,11 @@
 //! a file, as by k3s, because the Addons need them.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::path::Path;
 
-use crate::error::StageError;
+use crate::document::{self, ManifestObject};
+use crate::error::{ManifestError, StageError};
 
 /// The CustomResourceDefinitions, from `manifests/` of the repository.
 pub(crate) const DEFINITIONS: [&str; 3] = [
@@ -13,6 +15,11 @@ pub(crate) const DEFINITIONS: [&str; 3] = [
     include_str!("../../manifests/helm-crds.yaml"),
     include_str!("../../manifests/snapshot-crds.yaml"),
 ];
+
+/// The CustomResourceDefinitions of the vertical pod autoscaler 1.8.1: upstream's file, compressed,
+/// without the version `v1beta2`, which upstream does not serve any more.
+pub(crate) const VERTICAL_AUTOSCALER: &[u8] =
+    include_bytes!("../../manifests/vertical-pod-autoscaler-crds.yaml.gz");
 
 /// A manifest of the program.
 #[derive(Debug)]
@@ -43,6 +50,20 @@ pub(crate) const COMPONENTS_OF_K3S: [(&str, &str); 3] = [
         "it is a file of k3s for the resource metrics, which kube-lite serves itself",
     ),
 ];
+
+/// The objects of a compressed file.
+///
+/// # Errors
+/// The file is damaged, which the tests rule out.
+pub(crate) async fn unpack(packed: &'static [u8]) -> Result<Vec<ManifestObject>, ManifestError> {
+    let objects = base::tasks::blocking(move || {
+        let mut text = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(packed);
+        decoder.read_to_end(&mut text).map_err(ManifestError::Packed)?;
+        Ok(document::parse(&text)?)
+    });
+    objects.await.unwrap_or_else(|_| Ok(Vec::new()))
+}
 
 /// Writes the packaged manifests that are not disabled into the folder. A file with the right
 /// content is not written.
@@ -81,7 +102,6 @@ fn fill(text: &str, local_storage_path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document;
 
     #[test]
     fn every_manifest_of_the_repository_is_packaged_and_parses() {
@@ -90,7 +110,7 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let is_packaged = name.ends_with("-crds.yaml")
-                || name == "gateway-api-crds.yaml.gz"
+                || name.ends_with("-crds.yaml.gz")
                 || FILES.iter().any(|f| f.name == name);
             assert!(is_packaged, "{name} is in no list");
         }
@@ -102,6 +122,20 @@ mod tests {
             let text = fill(file.text, Path::new("/data/sto\"rage"));
             assert!(!text.contains("%{"), "{}", file.name);
             assert!(!document::parse(text.as_bytes()).unwrap().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_kinds_of_the_vertical_pod_autoscaler_have_one_version() {
+        let all = unpack(VERTICAL_AUTOSCALER).await.unwrap();
+        let names: Vec<&str> = all.iter().map(|object| object.name.as_str()).collect();
+        let expected = ["verticalpodautoscalercheckpoints", "verticalpodautoscalers"];
+        assert_eq!(names, expected.map(|name| format!("{name}.autoscaling.k8s.io")));
+        for object in all {
+            assert_eq!(object.kind, "CustomResourceDefinition");
+            let versions = object.value["spec"]["versions"].as_array().unwrap();
+            let names: Vec<_> = versions.iter().map(|version| &version["name"]).collect();
+            assert_eq!(names, ["v1"]);
         }
     }
 

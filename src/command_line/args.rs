@@ -245,6 +245,9 @@ pub struct ServerArgs {
     /// it the Gateways), local-storage, metrics-server, runtimes, servicelb
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
+    /// Optional components to run: vertical-pod-autoscaler
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
+    pub enable: Vec<String>,
     /// Run no node on this machine; then neither root nor a container runtime is needed
     #[arg(long, help_heading = "Components")]
     pub disable_agent: bool,

@@ -38,11 +38,20 @@ const DISABLEABLE: [&str; 8] = [
     "gateway-api-crd",
     INGRESS,
     "local-storage",
-    "metrics-server",
+    METRICS_SERVER,
     "runtimes",
     "servicelb",
     INGRESS_OF_K3S,
 ];
+
+/// Components that `--enable` runs.
+const ENABLEABLE: [&str; 1] = [VERTICAL_AUTOSCALER];
+
+/// The vertical pod autoscaler.
+const VERTICAL_AUTOSCALER: &str = "vertical-pod-autoscaler";
+
+/// The source of the usage of pods, whose name is that of k3s's component.
+const METRICS_SERVER: &str = "metrics-server";
 
 /// The name of the ingress, which is also that of its packaged manifest.
 const INGRESS: &str = "ingress";
@@ -113,6 +122,8 @@ pub struct Config {
     pub manifests_prune: bool,
     /// Whether the resource metrics API is served.
     pub resource_metrics: bool,
+    /// Run the vertical pod autoscaler.
+    pub vertical_autoscaler: bool,
     /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
     /// Default tolerations of not-ready and unreachable nodes, in seconds.
@@ -210,16 +221,22 @@ fn disabled_components(disable: &[String]) -> BTreeSet<String> {
     names
 }
 
-/// Refuses unknown values of `--disable`.
-fn check_components(disable: &[String]) -> Result<(), CommandError> {
-    match disable.iter().find(|name| !DISABLEABLE.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => {
-            let known = DISABLEABLE.join(", ");
-            let why = format!("unknown component; known components: {known}");
-            Err(invalid_flag("disable", name, why))
+/// Refuses unknown values of `--disable` and `--enable`, and a component without what it needs.
+fn check_components(args: &ServerArgs) -> Result<(), CommandError> {
+    let flags =
+        [("disable", &args.disable, &DISABLEABLE[..]), ("enable", &args.enable, &ENABLEABLE)];
+    for (flag, given, known) in flags {
+        if let Some(name) = given.iter().find(|name| !known.contains(&name.as_str())) {
+            let why = format!("unknown component; known components: {}", known.join(", "));
+            return Err(invalid_flag(flag, name, why));
         }
     }
+    if is_enabled(args, VERTICAL_AUTOSCALER) && is_disabled(args, METRICS_SERVER) {
+        let why = "needs the usage of pods, which --disable=metrics-server switches off; \
+                   remove one of both flags";
+        return Err(invalid_flag("enable", VERTICAL_AUTOSCALER, why));
+    }
+    Ok(())
 }
 
 /// The secret of `--<flag>` or `--<flag>-file`, checked for its strength.
@@ -329,6 +346,11 @@ fn is_disabled(args: &ServerArgs, component: &str) -> bool {
     args.disable.iter().any(|name| name == component)
 }
 
+/// Whether `--enable` names the component.
+fn is_enabled(args: &ServerArgs, component: &str) -> bool {
+    args.enable.iter().any(|name| name == component)
+}
+
 /// Controllers that flags of kube-lite switch off.
 fn disabled_controllers(args: &ServerArgs) -> Vec<String> {
     let no_cloud = args.cloud.disable_cloud_controller;
@@ -406,7 +428,7 @@ impl Config {
         let audit = audit_plan(&apiserver.audit, args.audit, &machine)?;
         let authentication = apiserver.authentication_plan(&args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = ranges.cluster_dns(&args.cluster_dns)?;
-        check_components(&args.disable)?;
+        check_components(&args)?;
         machine.without_effect.append(&mut components.without_effect);
         machine.without_effect.append(&mut apiserver.settings.without_effect);
         if is_disabled(&args, "coredns") {
@@ -447,7 +469,8 @@ impl Config {
             tuning: components.tuning,
             disabled: disabled_components(&args.disable),
             manifests_prune: args.manifests.manifests_prune,
-            resource_metrics: !is_disabled(&args, "metrics-server"),
+            resource_metrics: !is_disabled(&args, METRICS_SERVER),
+            vertical_autoscaler: is_enabled(&args, VERTICAL_AUTOSCALER),
             token,
             agent_token,
             cluster_init: args.cluster_init,

@@ -66,6 +66,11 @@ pub(super) fn start(
             let client = clients.client(user, ingress::gateway::controller::AGENT);
             ingress::gateway::controller::start(client, &informers, tasks);
         }
+        if config.vertical_autoscaler
+            && let Some(usage) = &plane.resource_metrics
+        {
+            start_vertical_autoscaler(Arc::clone(usage), &clients, &informers, tasks);
+        }
         if config.scheduler {
             let user = || User::authenticated(SCHEDULER, &[]);
             let client = clients.client(user(), SCHEDULER_AGENT);
@@ -77,6 +82,20 @@ pub(super) fn start(
     let leading = leadership::run_while_leading(members, tasks.clone(), begin);
     tasks.spawn(Kind::Critical, "leader", leading);
     Ok(())
+}
+
+/// Starts the components of the vertical pod autoscaler.
+fn start_vertical_autoscaler(
+    usage: Arc<resource_metrics::Store>,
+    clients: &ClientMaker,
+    informers: &Informers,
+    tasks: &Tasks,
+) {
+    use vertical_autoscaler::recommender;
+    let user = User::authenticated(recommender::USER, &[]);
+    let clients =
+        vertical_autoscaler::Clients { recommender: clients.client(user, recommender::AGENT) };
+    vertical_autoscaler::start(clients, usage, informers, tasks);
 }
 
 /// This API server, from which charts may be downloaded.

@@ -19,6 +19,7 @@ pub(super) fn start(config: &Config, clients: &ClientMaker, tasks: &Tasks) {
     let addons = addons::Config {
         folder: machine.data_dir.join(FOLDER),
         disabled: config.disabled.clone(),
+        vertical_autoscaler: config.vertical_autoscaler,
         prune_deleted_files: config.manifests_prune,
         server: machine.node_name.clone(),
         local_storage_path: machine.local_storage_path(),

@@ -186,6 +186,14 @@ fn errors_of_profile_node_and_component_flags_name_the_flag() {
             "error[KL0104]: --disable=traefic: unknown component; known components: coredns, gateway-api-crd, ingress, local-storage, metrics-server, runtimes, servicelb, traefik",
         ),
         (
+            &["--enable=traefik"],
+            "error[KL0104]: --enable=traefik: unknown component; known components: vertical-pod-autoscaler",
+        ),
+        (
+            &["--enable=vertical-pod-autoscaler", "--disable=metrics-server"],
+            "error[KL0104]: --enable=vertical-pod-autoscaler: needs the usage of pods, which --disable=metrics-server switches off; remove one of both flags",
+        ),
+        (
             &["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
             "error[KL0104]: --grouped-shims=true: needs kube-lite's own containerd, but --container-runtime-endpoint names another runtime",
         ),

@@ -31,6 +31,8 @@ pub struct Observed {
     pods: BTreeMap<String, BTreeMap<String, ContainerState>>,
     /// When checkpoints were written.
     pub checkpoint_written: Option<i64>,
+    /// Seconds until they are written again.
+    pub checkpoint_interval: i64,
     /// Since when there is no recommendation, or when this was logged.
     pub missing_since: Option<i64>,
 }

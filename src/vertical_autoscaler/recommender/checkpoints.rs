@@ -10,12 +10,13 @@ use sorting::CompactSort as _;
 
 use crate::model::aggregate::Aggregate;
 use crate::model::checkpoint::{Checkpoint, CheckpointSpec, CheckpointStatus};
-use crate::model::state::{AutoscalerKey, State};
+use crate::model::state::{AutoscalerKey, Observed, State};
 use crate::types::{GROUP, VERSION, checkpoints};
 
-/// Seconds between two checkpoints of an autoscaler. Upstream writes all of them each minute; what
-/// a crash loses here is at most ten minutes of eight days, and flash memory is written less.
-const WRITE_INTERVAL: i64 = 600;
+/// Seconds between two checkpoints of an autoscaler: first one round, then twice as many each time
+/// up to ten minutes. Upstream writes all of them each minute; what a crash loses here is at most
+/// half of a short history or ten minutes of a long one, and flash memory is written less.
+const WRITE_INTERVAL: (i64, i64) = (60, 600);
 /// Time limit of the writes of one round (`--checkpoints-timeout`); the others follow in the next.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 
@@ -71,11 +72,12 @@ fn restore(checkpoint: &Checkpoint, state: &mut State, now: i64) {
 
 /// The autoscalers whose checkpoints are due, the longest due first (`getVpasToCheckpoint`).
 fn due(state: &State, now: i64) -> Vec<AutoscalerKey> {
-    let is_due = |written: &Option<i64>| {
-        written.is_none_or(|written| now.saturating_sub(written) >= WRITE_INTERVAL)
+    let is_due = |observed: &Observed| {
+        let interval = observed.checkpoint_interval;
+        observed.checkpoint_written.is_none_or(|at| now.saturating_sub(at) >= interval)
     };
     let all = state.autoscalers.iter();
-    let due = all.filter(|(_, observed)| is_due(&observed.checkpoint_written));
+    let due = all.filter(|(_, observed)| is_due(observed));
     let mut due: Vec<_> =
         due.map(|(key, observed)| (observed.checkpoint_written, key.clone())).collect();
     due.compact_sort();
@@ -106,6 +108,9 @@ pub(crate) async fn write(client: &Client, state: &mut State, now: i64) {
         }
         if let Some(observed) = state.autoscalers.get_mut(&key) {
             observed.checkpoint_written = Some(now);
+            let (first, last) = WRITE_INTERVAL;
+            let next = observed.checkpoint_interval.saturating_mul(2);
+            observed.checkpoint_interval = next.clamp(first, last);
         }
         if started.elapsed() >= WRITE_MAX {
             tracing::warn!("vertical-pod-autoscaler: writing checkpoints takes over a minute");

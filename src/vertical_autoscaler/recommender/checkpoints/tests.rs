@@ -91,11 +91,12 @@ fn state(names: &[&str]) -> State {
 fn the_longest_due_checkpoints_are_written_first() {
     let mut all = state(&["a", "b", "c", "d"]);
     let mut written = |name: &str, at| {
-        all.autoscalers.get_mut(&key(name)).unwrap().checkpoint_written = Some(at);
+        let observed = all.autoscalers.get_mut(&key(name)).unwrap();
+        (observed.checkpoint_written, observed.checkpoint_interval) = (Some(at), 600);
     };
-    written("a", NOW - WRITE_INTERVAL);
-    written("b", NOW - 2 * WRITE_INTERVAL);
-    written("c", NOW - WRITE_INTERVAL + 1);
+    written("a", NOW - 600);
+    written("b", NOW - 1200);
+    written("c", NOW - 599);
     assert_eq!(due(&all, NOW), [key("d"), key("b"), key("a")]);
 }
 
@@ -111,15 +112,20 @@ async fn checkpoints_are_created_then_replaced_and_continue_after_a_restart() {
     let written = server.objects.lock()["v-a"].clone();
     assert_eq!(written["spec"], json!({"vpaObjectName": "v", "containerName": "a"}));
     assert_eq!(written["status"]["totalSamplesCount"], 1);
-    write(&client, &mut first, NOW + 60).await;
-    assert!(server.requests.lock().is_empty(), "not due");
-    write(&client, &mut first, NOW + WRITE_INTERVAL).await;
-    assert_eq!(server.requests.lock().len(), 2, "replaced");
+    // Rounds of an hour in which they are replaced.
+    let mut rounds = Vec::new();
+    for minute in 1..60 {
+        write(&client, &mut first, NOW + minute * 60).await;
+        if std::mem::take(&mut *server.requests.lock()).len() == 2 {
+            rounds.push(minute);
+        }
+    }
+    assert_eq!(rounds, [1, 3, 7, 15, 25, 35, 45, 55]);
     let mut second = State::default();
     second.autoscalers.entry(key("v")).or_default();
     *server.has_failed.lock() = true;
     assert!(load(&client, &mut second, NOW).await.is_err());
-    load(&client, &mut second, NOW + 700).await.unwrap();
+    load(&client, &mut second, NOW + 3600).await.unwrap();
     let aggregates = |state: &State| state.autoscalers[&key("v")].aggregates().clone();
     let (before, after) = (aggregates(&first), aggregates(&second));
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
