@@ -120,28 +120,37 @@ impl Recommender {
         })
     }
 
+    /// Resolves once a kind is not served.
+    async fn undefined(&self) {
+        while self.are_defined() {
+            self.defined.notified().await;
+        }
+    }
+
+    /// Resolves once both kinds are served.
+    async fn defined(&self) {
+        while !self.are_defined() {
+            self.defined.notified().await;
+        }
+    }
+
     /// Runs while the kinds are served, each time they are.
     async fn run(&self, shutdown: &Shutdown) {
+        self.defined().await;
         let pods = self.informers.of::<Pod>();
         let kills = self.kills.clone();
         pods.on_change(move |change| kills.on_pod(change));
         let evictions = Scope::all(gvr_of::<Event>()).fields("reason=Evicted");
+        let evictions = self.informers.scoped::<Event>(evictions);
         let kills = self.kills.clone();
-        let mut are_evictions_watched = false;
+        evictions.on_change(move |change| kills.on_event(change));
         loop {
-            while !self.are_defined() {
-                self.defined.notified().await;
-            }
-            if !std::mem::replace(&mut are_evictions_watched, true) {
-                let kills = kills.clone();
-                let evictions = self.informers.scoped::<Event>(evictions.clone());
-                evictions.on_change(move |change| kills.on_event(change));
-            }
             if let Some(running) = self.begin(pods.clone(), shutdown).await {
                 self.serve(running).await;
             }
             self.kills.record(false);
             self.informers.forget(&autoscalers(), false);
+            self.defined().await;
         }
     }
 
@@ -159,7 +168,7 @@ impl Recommender {
         };
         tokio::select! {
             () = all => {}
-            () = self.defined.notified() => return None,
+            () = self.undefined() => return None,
         }
         let now = unix_seconds();
         let mut running = Running {
@@ -195,12 +204,9 @@ impl Recommender {
                     false => clock::sleep(INTERVAL).await,
                 }
             };
-            tokio::pin!(next);
-            loop {
-                tokio::select! {
-                    () = &mut next => break,
-                    () = self.defined.notified() => if !self.are_defined() { break },
-                }
+            tokio::select! {
+                () = next => {}
+                () = self.undefined() => {}
             }
         }
     }
