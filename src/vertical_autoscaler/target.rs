@@ -1,5 +1,5 @@
-//! The controllers of pods: the selector of the target of an autoscaler, and the top-most controller
-//! of an object (upstream's `target` and `target/controller_fetcher`).
+//! The controllers of pods: the selector of the target of an autoscaler, and the top-most
+//! controller of an object (upstream's `target` and `target/controller_fetcher`).
 
 mod cluster;
 
