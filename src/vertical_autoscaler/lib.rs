@@ -7,4 +7,5 @@
 //! into new pods. The objects are the only interface between the components, so that each can be
 //! replaced by upstream's.
 
+pub mod policy;
 pub mod types;
