@@ -7,5 +7,6 @@
 //! into new pods. The objects are the only interface between the components, so that each can be
 //! replaced by upstream's.
 
+pub mod admission;
 pub mod policy;
 pub mod types;

@@ -7,7 +7,7 @@ pub mod limit_range;
 pub mod pod;
 mod pod_range;
 pub mod resources;
-mod scaling;
+pub(crate) mod scaling;
 #[cfg(test)]
 pub(crate) mod testing;
 
