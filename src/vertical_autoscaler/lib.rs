@@ -10,3 +10,4 @@
 pub mod admission;
 pub mod policy;
 pub mod types;
+pub mod updater;
