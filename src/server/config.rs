@@ -113,6 +113,8 @@ pub struct Config {
     pub manifests_prune: bool,
     /// Whether the resource metrics API is served.
     pub resource_metrics: bool,
+    /// Whether the vertical pod autoscaler runs.
+    pub vertical_autoscaler: bool,
     /// Mark a node unreachable as soon as its tunnel is lost.
     pub fast_node_loss: bool,
     /// Default tolerations of not-ready and unreachable nodes, in seconds.
@@ -448,6 +450,7 @@ impl Config {
             disabled: disabled_components(&args.disable),
             manifests_prune: args.manifests.manifests_prune,
             resource_metrics: !is_disabled(&args, "metrics-server"),
+            vertical_autoscaler: false,
             token,
             agent_token,
             cluster_init: args.cluster_init,

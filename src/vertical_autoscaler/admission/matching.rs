@@ -54,24 +54,20 @@ pub(crate) fn targets(autoscaler: &VerticalPodAutoscaler, controller: &Controlle
     target.is_some_and(|target| target.kind == controller.kind && target.name == controller.name)
 }
 
-/// The autoscaler whose recommendation a new pod receives. `autoscalers` are those of the
-/// namespace.
-///
-/// # Errors
-/// The controllers of the pod cannot be read.
+/// The autoscaler whose recommendation a new pod with this top-most controller receives.
+/// `autoscalers` are those of the namespace.
 pub async fn matching(
     namespace: &str,
     pod: &PodView,
+    controller: &ControllerRef,
     autoscalers: Vec<VerticalPodAutoscaler>,
     controllers: &dyn Targets,
-) -> Result<Option<VerticalPodAutoscaler>, TargetError> {
-    let Some(owner) = &pod.controller else { return Ok(None) };
-    let Some(controller) = controllers.top_most(namespace, owner).await? else { return Ok(None) };
+) -> Option<VerticalPodAutoscaler> {
     let mut strongest: Option<VerticalPodAutoscaler> = None;
     for autoscaler in autoscalers {
         let is_off = update_mode(&autoscaler) == UpdateMode::Off && !has_startup_boost(&autoscaler);
         if is_off
-            || !targets(&autoscaler, &controller)
+            || !targets(&autoscaler, controller)
             || strongest.as_ref().is_some_and(|other| !is_stronger(&autoscaler, other))
         {
             continue;
@@ -86,7 +82,7 @@ pub async fn matching(
             }
         }
     }
-    Ok(strongest)
+    strongest
 }
 
 #[cfg(test)]
@@ -145,7 +141,6 @@ mod tests {
         let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "sts",
             "controller": true}]);
         let owned = pod(json!({"metadata": {"labels": {"app": "test"}, "ownerReferences": owner}}));
-        let orphan = pod(json!({"metadata": {"labels": {"app": "test"}}}));
         let target = Some("StatefulSet");
         let boost = json!({"cpu": {"type": "Factor", "factor": 1}});
         let recreate = || autoscaler("recreate", mode("Recreate"), target);
@@ -157,28 +152,23 @@ mod tests {
         let mut container = mode("Off");
         container["resourcePolicy"] = json!({"containerPolicies": [
             {"containerName": "i-am-container", "startupBoost": boost}]});
-        for (pod, autoscalers, selector, expected) in [
-            (&owned, vec![recreate()], "app = test", Some("recreate")),
-            (&orphan, vec![recreate()], "app = test", None),
-            (&owned, vec![autoscaler("a", mode("Recreate"), None)], "app = test", None),
-            (&owned, vec![autoscaler("a", json!({}), Some("ReplicaSet"))], "app = test", None),
-            (&owned, vec![recreate()], "app = differentApp", None),
-            (&owned, vec![recreate()], "", None),
-            (&owned, vec![off()], "app = test", None),
-            (&owned, vec![off(), recreate()], "app = test", Some("recreate")),
-            (&owned, vec![autoscaler("i", mode("Initial"), target)], "app = test", Some("i")),
-            (&owned, vec![], "app = test", None),
-            (&owned, vec![autoscaler("b", with(mode("Off")), target)], "app = test", Some("b")),
-            (&owned, vec![autoscaler("c", container, target)], "app = test", Some("c")),
-            (&owned, vec![autoscaler("d", with(json!({})), target)], "app = test", Some("d")),
-            (
-                &owned,
-                vec![recreate(), autoscaler("first", json!({}), target)],
-                "app = test",
-                Some("first"),
-            ),
+        for (autoscalers, selector, expected) in [
+            (vec![recreate()], "app = test", Some("recreate")),
+            (vec![autoscaler("a", mode("Recreate"), None)], "app = test", None),
+            (vec![autoscaler("a", json!({}), Some("ReplicaSet"))], "app = test", None),
+            (vec![recreate()], "app = differentApp", None),
+            (vec![recreate()], "", None),
+            (vec![off()], "app = test", None),
+            (vec![off(), recreate()], "app = test", Some("recreate")),
+            (vec![autoscaler("i", mode("Initial"), target)], "app = test", Some("i")),
+            (vec![], "app = test", None),
+            (vec![autoscaler("b", with(mode("Off")), target)], "app = test", Some("b")),
+            (vec![autoscaler("c", container, target)], "app = test", Some("c")),
+            (vec![autoscaler("d", with(json!({})), target)], "app = test", Some("d")),
+            (vec![recreate(), autoscaler("first", json!({}), target)], "app = test", Some("first")),
         ] {
-            let found = matching("default", pod, autoscalers, &Direct(selector)).await.unwrap();
+            let (controller, targets) = (owned.controller.as_ref().unwrap(), Direct(selector));
+            let found = matching("default", &owned, controller, autoscalers, &targets).await;
             assert_eq!(found.and_then(|f| f.metadata.name).as_deref(), expected);
         }
     }

@@ -20,7 +20,7 @@ const LOOKUPS_MAX: u32 = 5;
 
 /// Why the boost of a pod does not end yet; it is tried again.
 #[derive(Debug, thiserror::Error)]
-enum UnboostError {
+pub(super) enum UnboostError {
     #[error("no autoscaler controls the pod")]
     NoAutoscaler,
     #[error("the pod cannot be resized yet")]
@@ -32,8 +32,8 @@ enum UnboostError {
 }
 
 impl Updater {
-    /// Follows boosted pods and ends their boosts.
-    pub(super) fn start_unboosting(self: &Arc<Self>, tasks: &Tasks) {
+    /// Queues each ready pod with a boost.
+    pub(super) fn follow_boosted_pods(&self) {
         let queue = self.boosted.clone();
         self.pods.on_change(move |change| {
             let object = change.object();
@@ -48,6 +48,11 @@ impl Updater {
                 queue.add((object.key.namespace.to_string(), object.key.name.to_string()));
             }
         });
+    }
+
+    /// Ends the boosts of pods.
+    pub(super) fn start_unboosting(self: &Arc<Self>, tasks: &Tasks) {
+        self.follow_boosted_pods();
         let updater = Arc::clone(self);
         run_workers(tasks, "vpa-startup-boost", WORKERS, &self.boosted, move |key| {
             let updater = Arc::clone(&updater);
@@ -56,7 +61,7 @@ impl Updater {
     }
 
     /// `processNextBoostItem`.
-    async fn unboost(&self, key: (String, String)) -> Result<Action, UnboostError> {
+    pub(super) async fn unboost(&self, key: (String, String)) -> Result<Action, UnboostError> {
         self.synced().await;
         let (namespace, name) = &key;
         let object = self.pods.cache().get(namespace, name);
