@@ -53,102 +53,113 @@ fn valid_autoscalers_pass() {
 }
 
 #[test]
-fn invalid_autoscalers_are_refused_with_upstreams_texts() {
-    let of_policy = |text: &str| format!("{POLICY}{text}");
-    let of_spec = |text: &str| format!("spec.{text}");
+fn invalid_specs_are_refused_with_upstreams_texts() {
     let update = |update: Value| json!({"updatePolicy": update});
-    let boost = |boost: Value| json!({"startupBoost": {"cpu": boost}});
-    let mut cases = vec![
+    for (spec, error) in [
         (
             update(json!({})),
-            of_spec(
-                "updatePolicy.updateMode: Required value: updateMode is required if UpdatePolicy is used",
-            ),
+            "updatePolicy.updateMode: Required value: updateMode is required if UpdatePolicy is \
+             used",
         ),
         (
             update(json!({"updateMode": "bad"})),
-            of_spec(
-                "updatePolicy.updateMode: Unsupported value: \"bad\": supported values: \"InPlace\", \"InPlaceOrRecreate\", \"Initial\", \"Off\", \"Recreate\"",
-            ),
+            "updatePolicy.updateMode: Unsupported value: \"bad\": supported values: \"InPlace\", \
+             \"InPlaceOrRecreate\", \"Initial\", \"Off\", \"Recreate\"",
         ),
         (
             update(json!({"updateMode": "Off", "minReplicas": 0})),
-            of_spec("updatePolicy.minReplicas: Invalid value: 0: minReplicas has to be positive"),
+            "updatePolicy.minReplicas: Invalid value: 0: minReplicas has to be positive",
         ),
         (
             update(json!({"updateMode": "Off", "evictAfterOOMSeconds": -1})),
-            of_spec(
-                "updatePolicy.evictAfterOOMSeconds: Invalid value: -1: must be greater than or equal to 1",
-            ),
+            "updatePolicy.evictAfterOOMSeconds: Invalid value: -1: must be greater than or equal \
+             to 1",
         ),
-        (policies(json!([{}])), of_policy("containerName: Required value")),
+        (
+            policies(json!([{}])),
+            "resourcePolicy.containerPolicies[0].containerName: Required value",
+        ),
         (
             json!({"recommenders": [{"name": "test1"}, {"name": "test2"}]}),
-            of_spec("recommenders: Too many: 2: must have at most 1 item"),
+            "recommenders: Too many: 2: must have at most 1 item",
         ),
-    ];
+    ] {
+        assert_eq!(errors(spec, Features::ALL), [format!("spec.{error}")]);
+    }
+}
+
+#[test]
+fn invalid_container_policies_are_refused_with_upstreams_texts() {
+    let least = "must be greater than or equal to";
+    let milli = "must be a whole number of milli CPUs";
+    let bytes = "must be a whole number of bytes";
+    let seconds = "memoryAggregationIntervalSeconds: Invalid value";
     for (own, error) in [
         (
             json!({"mode": "bad"}),
-            "mode: Unsupported value: \"bad\": supported values: \"Auto\", \"Off\"",
+            "mode: Unsupported value: \"bad\": supported values: \"Auto\", \"Off\"".to_owned(),
         ),
         (
             json!({"minAllowed": {"cpu": "100"}, "maxAllowed": {"cpu": "10"}}),
-            "maxAllowed[cpu]: Invalid value: \"10\": max resource for cpu is lower than min of \"100\"",
+            "maxAllowed[cpu]: Invalid value: \"10\": max resource for cpu is lower than min of \
+             \"100\""
+                .to_owned(),
         ),
         (
             json!({"minAllowed": {"cpu": "187500u"}, "maxAllowed": {"cpu": "275m"}}),
-            "minAllowed[cpu]: Invalid value: \"187500u\": must be a whole number of milli CPUs",
+            format!("minAllowed[cpu]: Invalid value: \"187500u\": {milli}"),
         ),
         (
             json!({"minAllowed": {"cpu": "1m", "memory": "100m"},
                 "maxAllowed": {"cpu": "275m", "memory": "500M"}}),
-            "minAllowed[memory]: Invalid value: \"100m\": must be a whole number of bytes",
+            format!("minAllowed[memory]: Invalid value: \"100m\": {bytes}"),
         ),
         (
             json!({"minAllowed": {}, "maxAllowed": {"cpu": "187500u"}}),
-            "maxAllowed[cpu]: Invalid value: \"187500u\": must be a whole number of milli CPUs",
+            format!("maxAllowed[cpu]: Invalid value: \"187500u\": {milli}"),
         ),
         (
             json!({"maxAllowed": {"cpu": "275m", "memory": "500m"}}),
-            "maxAllowed[memory]: Invalid value: \"500m\": must be a whole number of bytes",
+            format!("maxAllowed[memory]: Invalid value: \"500m\": {bytes}"),
         ),
         (
             json!({"mode": "Off", "controlledValues": "RequestsAndLimits"}),
-            "controlledValues: Forbidden: controlledValues shouldn't be specified if container scaling mode is off",
+            "controlledValues: Forbidden: controlledValues shouldn't be specified if container \
+             scaling mode is off"
+                .to_owned(),
         ),
         (
             json!({"oomBumpUpRatio": "-1", "oomMinBumpUp": "104857600"}),
-            "oomBumpUpRatio: Invalid value: -1: must be greater than or equal to 1.0",
+            format!("oomBumpUpRatio: Invalid value: -1: {least} 1.0"),
         ),
         (
             json!({"oomBumpUpRatio": "0.5"}),
-            "oomBumpUpRatio: Invalid value: 0.5: must be greater than or equal to 1.0",
+            format!("oomBumpUpRatio: Invalid value: 0.5: {least} 1.0"),
         ),
         (
             json!({"oomBumpUpRatio": "2", "oomMinBumpUp": "-1"}),
-            "oomMinBumpUp: Invalid value: -1: must be greater than or equal to 0",
+            format!("oomMinBumpUp: Invalid value: -1: {least} 0"),
         ),
-        (
-            json!({"memoryAggregationIntervalSeconds": 0}),
-            "memoryAggregationIntervalSeconds: Invalid value: 0: must be greater than or equal to 1",
-        ),
-        (
-            json!({"memoryAggregationIntervalSeconds": -5}),
-            "memoryAggregationIntervalSeconds: Invalid value: -5: must be greater than or equal to 1",
-        ),
+        (json!({"memoryAggregationIntervalSeconds": 0}), format!("{seconds}: 0: {least} 1")),
+        (json!({"memoryAggregationIntervalSeconds": -5}), format!("{seconds}: -5: {least} 1")),
         (
             json!({"memoryAggregationIntervalCount": -3}),
-            "memoryAggregationIntervalCount: Invalid value: -3: must be greater than or equal to 1",
+            format!("memoryAggregationIntervalCount: Invalid value: -3: {least} 1"),
         ),
         (
             json!({"controlledResources": ["cpu", "broken"]}),
-            "controlledResources[1]: Unsupported value: \"broken\": supported values: \"cpu\", \"memory\"",
+            "controlledResources[1]: Unsupported value: \"broken\": supported values: \"cpu\", \
+             \"memory\""
+                .to_owned(),
         ),
     ] {
-        cases.push((policy(own), of_policy(error)));
+        assert_eq!(errors(policy(own), Features::ALL), [format!("{POLICY}{error}")]);
     }
-    for (own, error) in [
+}
+
+#[test]
+fn invalid_startup_boosts_are_refused_with_upstreams_texts() {
+    for (boost, error) in [
         (json!({}), "type: Required value: must be either Factor or Quantity"),
         (
             json!({"type": "bad"}),
@@ -165,12 +176,11 @@ fn invalid_autoscalers_are_refused_with_upstreams_texts() {
             "quantity: Invalid value: \"187500u\": must be a whole number of milli CPUs",
         ),
     ] {
-        cases.push((boost(own.clone()), of_spec(&format!("startupBoost.cpu.{error}"))));
-        let own = policy(boost(own));
-        cases.push((own, of_policy(&format!("startupBoost.cpu.{error}"))));
-    }
-    for (spec, error) in cases {
-        assert_eq!(errors(spec, Features::ALL), [error]);
+        let spec = json!({"startupBoost": {"cpu": boost}});
+        let of_spec = format!("spec.startupBoost.cpu.{error}");
+        assert_eq!(errors(spec.clone(), Features::ALL), [of_spec]);
+        let of_policy = format!("{POLICY}startupBoost.cpu.{error}");
+        assert_eq!(errors(policy(spec), Features::ALL), [of_policy]);
     }
 }
 
