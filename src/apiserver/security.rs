@@ -171,9 +171,9 @@ impl Security {
             admission::policies::plugins(objects, &authorizer);
         let mut dynamic: Vec<Arc<dyn Plugin>> = vec![Arc::new(mutating_policy)];
         dynamic.extend(settings.plugins);
-        let webhooks_and_validation: [Arc<dyn Plugin>; 3] =
-            [Arc::new(mutating), Arc::new(validating_policy), Arc::new(validating)];
-        dynamic.extend(webhooks_and_validation);
+        dynamic.push(Arc::new(mutating));
+        dynamic.push(Arc::new(validating_policy));
+        dynamic.push(Arc::new(validating));
         Ok(Self {
             admission: admission::chain::plugins(
                 &lookup,

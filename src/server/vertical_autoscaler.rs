@@ -21,9 +21,6 @@ use vertical_autoscaler::types::{GROUP, VerticalPodAutoscaler, autoscalers};
 
 use controllers::LookupControllers;
 
-/// Features that upstream has off by default. There is no option for them: the components have
-/// all of them, and an object that uses none behaves as upstream's.
-const FEATURES: Features = Features::ALL;
 /// The kind that is validated.
 const KIND: &str = "VerticalPodAutoscaler";
 /// Begins the message of a rejection, as that of upstream's webhook.
@@ -91,14 +88,14 @@ impl Admission {
         let Some(autoscaler) = found else { return Ok(()) };
         let ranges = self.lookup.list(&lookup::LIMIT_RANGES, namespace).await?;
         let ranges: Vec<Value> = ranges.iter().filter_map(|range| range.value().ok()).collect();
-        patch_pod(pod, &autoscaler, &LimitRanges::merge(ranges.iter()), FEATURES)?;
+        patch_pod(pod, &autoscaler, &LimitRanges::merge(ranges.iter()), Features::ALL)?;
         Ok(())
     }
 }
 
 /// Validates an autoscaler and sets its defaults.
 fn admit_autoscaler(request: &Request<'_>, autoscaler: &mut Value) -> Result<(), Status> {
-    let validation = validate(autoscaler, request.old, FEATURES);
+    let validation = validate(autoscaler, request.old, Features::ALL);
     for warning in validation.warnings {
         request.warn(warning);
     }

@@ -28,7 +28,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// All features on.
+    /// All features on. The components have them, because there is no option for single features
+    /// and an object that uses none behaves as with upstream's defaults.
     pub const ALL: Self = Self { cpu_startup_boost: true, in_place: true, per_vpa_config: true };
 }
 

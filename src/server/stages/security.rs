@@ -56,10 +56,12 @@ pub(crate) async fn start_security(
 
 /// The admission plugins of components that are enabled.
 fn optional_plugins(config: &Config, layer: &ObjectLayer) -> Vec<Arc<dyn Plugin>> {
-    let lookup = || Arc::clone(&layer.objects) as Arc<dyn Lookup>;
-    let autoscaler =
-        config.vertical_autoscaler.then(|| Arc::new(vertical_autoscaler::Admission::new(lookup())));
-    autoscaler.into_iter().map(|plugin| plugin as Arc<dyn Plugin>).collect()
+    let mut plugins: Vec<Arc<dyn Plugin>> = Vec::new();
+    if config.vertical_autoscaler {
+        let lookup = Arc::clone(&layer.objects) as Arc<dyn Lookup>;
+        plugins.push(Arc::new(vertical_autoscaler::Admission::new(lookup)));
+    }
+    plugins
 }
 
 /// The users of `--token-auth-file`.

@@ -301,7 +301,7 @@ async fn a_boost_lasts_for_its_duration() {
 
 /// `TestProcessNextBoostItem_RetryExhaustion_ThenResync`.
 #[tokio::test]
-async fn a_boosted_pod_without_autoscaler_is_given_up_until_its_next_change() {
+async fn the_search_for_the_autoscaler_of_a_boosted_pod_pauses() {
     let mut api = world("Recreate", true);
     api.objects.pop();
     let (updater, _tasks) = updater(&Arc::new(api), Features::ALL);
@@ -312,6 +312,7 @@ async fn a_boosted_pod_without_autoscaler_is_given_up_until_its_next_change() {
             updater.boosted.add_rate_limited(key.clone());
         }
     }
-    assert_eq!(updater.unboost(key.clone()).await.unwrap(), client::Action::Done);
+    let pause = client::Action::After(Duration::from_secs(600));
+    assert_eq!(updater.unboost(key.clone()).await.unwrap(), pause);
     assert_eq!(updater.boosted.failures(&key), 6);
 }

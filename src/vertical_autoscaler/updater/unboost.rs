@@ -2,6 +2,7 @@
 //! shall have without the boost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::Tasks;
 use client::{Action, run_workers};
@@ -14,9 +15,10 @@ use crate::policy::pod::PodView;
 
 /// Pods whose boost ends at the same time (`--concurrent-cpu-startup-boost-syncs`).
 const WORKERS: usize = 1;
-/// Attempts to find the autoscaler of a pod before the next change of the pod
-/// (`maxVPALookupRetries`).
+/// Attempts to find the autoscaler of a pod (`maxVPALookupRetries`) before a pause.
 const LOOKUPS_MAX: u32 = 5;
+/// The pause after these attempts, unless the pod changes (upstream's `defaultResyncPeriod`).
+const LOOKUP_PAUSE: Duration = Duration::from_secs(10 * 60);
 
 /// Why the boost of a pod does not end yet; it is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +78,8 @@ impl Updater {
         let index = controlling(&pod, controller.as_ref(), &all);
         let Some(candidate) = index.and_then(|index| candidates.get(index)) else {
             let is_last = self.boosted.failures(&key) > LOOKUPS_MAX;
-            return if is_last { Ok(Action::Done) } else { Err(UnboostError::NoAutoscaler) };
+            let pause = Action::After(LOOKUP_PAUSE);
+            return if is_last { Ok(pause) } else { Err(UnboostError::NoAutoscaler) };
         };
         let (autoscaler, now) = (&candidate.autoscaler, now());
         if expired(&pod, autoscaler, now).is_empty() {
