@@ -28,6 +28,7 @@ pub(crate) mod store_identity;
 mod supervisor_api;
 mod supervisor_metrics;
 mod token_uses;
+mod vertical_autoscaler;
 mod virtual_addresses;
 
 use std::sync::{Arc, OnceLock};

@@ -65,6 +65,8 @@ pub struct Settings {
     pub hardened: bool,
     /// Which admission plugins run, and their configuration.
     pub admission: admission::configuration::AdmissionConfig,
+    /// Plugins of optional components; they run after mutating policies and before webhooks.
+    pub plugins: Vec<Arc<dyn Plugin>>,
 }
 
 /// The security components, for [`crate::build`].
@@ -167,6 +169,11 @@ impl Security {
             admission::webhooks::plugins(objects, &authorizer, &settings.callout);
         let (mutating_policy, validating_policy, policies) =
             admission::policies::plugins(objects, &authorizer);
+        let mut dynamic: Vec<Arc<dyn Plugin>> = vec![Arc::new(mutating_policy)];
+        dynamic.extend(settings.plugins);
+        dynamic.push(Arc::new(mutating));
+        dynamic.push(Arc::new(validating_policy));
+        dynamic.push(Arc::new(validating));
         Ok(Self {
             admission: admission::chain::plugins(
                 &lookup,
@@ -174,12 +181,7 @@ impl Security {
                 escalation,
                 settings.tolerations,
                 (settings.hardened, &settings.admission),
-                vec![
-                    Arc::new(mutating_policy),
-                    Arc::new(mutating),
-                    Arc::new(validating_policy),
-                    Arc::new(validating),
-                ],
+                dynamic,
             ),
             callout: settings.callout,
             token_uses,

@@ -303,6 +303,11 @@ fn kubeconfig_group(text: Option<&str>) -> Result<Option<u32>, CommandError> {
     }
 }
 
+/// Whether HelmChart objects are applied, which is a task of the controllers.
+fn runs_helm_controller(args: &ServerArgs) -> bool {
+    !args.helm.disable_helm_controller && !args.disable_controller_manager
+}
+
 /// Seconds that pods stay on nodes that are not ready, and on unreachable nodes.
 fn toleration_seconds(args: &ServerArgs, given: (Option<i64>, Option<i64>)) -> (i64, i64) {
     let default =
@@ -461,8 +466,7 @@ impl Config {
             kubeconfig_group: kubeconfig_group(args.write_kubeconfig_group.as_deref())?,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
-            helm_controller: !(args.helm.disable_helm_controller
-                || args.disable_controller_manager),
+            helm_controller: runs_helm_controller(&args),
             scheduler: !args.disable_scheduler,
             disabled_controllers: components.disabled_controllers,
             scheduling: components.scheduling,

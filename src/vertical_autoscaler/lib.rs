@@ -7,10 +7,13 @@
 //! into new pods. The objects are the only interface between the components, so that each can be
 //! replaced by upstream's.
 
+pub mod admission;
 pub mod model;
+pub mod policy;
 pub mod recommender;
 pub mod target;
 pub mod types;
+pub mod updater;
 
 use std::sync::Arc;
 

@@ -12,17 +12,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Gvr;
 use api::k8s::api::core::v1::{Event, Pod};
 use base::{Backoff, Kind, Shutdown, Tasks, clock};
 use client::{Client, Informer, Informers, Patch, Scope, gvr_of};
 use serde_json::json;
 use tokio::sync::Notify;
 
+use crate::definitions::Definitions;
 use crate::model::checkpoint::to_time;
 use crate::model::state::State;
 use crate::target::ClusterControllers;
-use crate::types::{GROUP, VerticalPodAutoscaler, autoscalers};
+use crate::types::{VerticalPodAutoscaler, autoscalers};
 use observe::{RoundAutoscaler, is_responsible, observe, observed_pod, resolve};
 use oom::OomKills;
 
@@ -33,8 +33,6 @@ pub const USER: &str = "system:vpa-recommender";
 /// Its user agent.
 pub const AGENT: &str = "vpa-recommender";
 
-/// The definitions that must be served.
-const DEFINITIONS: [&str; 2] = ["verticalpodautoscalers", "verticalpodautoscalercheckpoints"];
 /// Time between two rounds (`--recommender-interval`).
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Seconds between two removals of checkpoints without an autoscaler (`--checkpoints-gc-interval`).
@@ -49,26 +47,12 @@ const LOAD_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 pub(crate) fn start(
     usage: Arc<dyn UsageSource>,
     client: Client,
-    informers: &Informers,
+    (informers, definitions): (&Informers, Definitions),
     tasks: &Tasks,
 ) {
-    let gvr = Gvr::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-    let definitions = informers.scoped::<()>(Scope::all(gvr));
-    let defined = Arc::new(Notify::new());
-    let wake = Arc::clone(&defined);
-    definitions.on_change(move |change| {
-        if change.object().key.name.ends_with(GROUP) {
-            wake.notify_one();
-        }
-    });
-    let recommender = Recommender {
-        usage,
-        client,
-        informers: informers.clone(),
-        definitions,
-        defined,
-        kills: OomKills::default(),
-    };
+    let informers = informers.clone();
+    let recommender =
+        Recommender { usage, client, informers, definitions, kills: OomKills::default() };
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Critical, AGENT, async move {
         tokio::select! {
@@ -83,9 +67,7 @@ struct Recommender {
     usage: Arc<dyn UsageSource>,
     client: Client,
     informers: Informers,
-    definitions: Informer<()>,
-    /// A definition of the group changed.
-    defined: Arc<Notify>,
+    definitions: Definitions,
     kills: OomKills,
 }
 
@@ -107,36 +89,9 @@ fn unix_seconds() -> i64 {
 }
 
 impl Recommender {
-    /// Whether both kinds are served.
-    fn are_defined(&self) -> bool {
-        DEFINITIONS.iter().all(|resource| {
-            let object = self.definitions.cache().get("", &format!("{resource}.{GROUP}"));
-            let value = object.and_then(|object| object.value().ok()).unwrap_or_default();
-            let conditions = api::value::at(&value, &["status", "conditions"]).as_array();
-            conditions.into_iter().flatten().any(|condition| {
-                api::value::str_at(condition, "type") == "Established"
-                    && api::value::str_at(condition, "status") == "True"
-            })
-        })
-    }
-
-    /// Resolves once a kind is not served.
-    async fn undefined(&self) {
-        while self.are_defined() {
-            self.defined.notified().await;
-        }
-    }
-
-    /// Resolves once both kinds are served.
-    async fn defined(&self) {
-        while !self.are_defined() {
-            self.defined.notified().await;
-        }
-    }
-
     /// Runs while the kinds are served, each time they are.
     async fn run(&self, shutdown: &Shutdown) {
-        self.defined().await;
+        self.definitions.served().await;
         let pods = self.informers.of::<Pod>();
         let kills = self.kills.clone();
         pods.on_change(move |change| kills.on_pod(change));
@@ -150,7 +105,7 @@ impl Recommender {
             }
             self.kills.record(false);
             self.informers.forget(&autoscalers(), false);
-            self.defined().await;
+            self.definitions.served().await;
         }
     }
 
@@ -168,7 +123,7 @@ impl Recommender {
         };
         tokio::select! {
             () = all => {}
-            () = self.undefined() => return None,
+            () = self.definitions.unserved() => return None,
         }
         let now = unix_seconds();
         let mut running = Running {
@@ -185,7 +140,7 @@ impl Recommender {
         let mut backoff = Backoff::new(LOAD_BACKOFF.0, LOAD_BACKOFF.1);
         while let Err(error) = checkpoints::load(&self.client, &mut running.state, now).await {
             tracing::warn!(%error, "vertical-pod-autoscaler: cannot read checkpoints");
-            if !backoff.wait(shutdown).await || !self.are_defined() {
+            if !backoff.wait(shutdown).await || !self.definitions.are_served() {
                 return None;
             }
         }
@@ -194,7 +149,7 @@ impl Recommender {
 
     /// Rounds until the kinds are no longer served. Without autoscalers nothing wakes up.
     async fn serve(&self, mut running: Running) {
-        while self.are_defined() {
+        while self.definitions.are_served() {
             let is_idle = running.read().is_empty();
             self.kills.record(!is_idle);
             self.round(&mut running).await;
@@ -206,7 +161,7 @@ impl Recommender {
             };
             tokio::select! {
                 () = next => {}
-                () = self.undefined() => {}
+                () = self.definitions.unserved() => {}
             }
         }
     }

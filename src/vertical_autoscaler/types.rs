@@ -111,7 +111,7 @@ pub struct UpdatePolicy {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub eviction_requirements: Vec<EvictionRequirement>,
     /// A pod whose container was killed for memory within this time after its start is evicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "evictAfterOOMSeconds", skip_serializing_if = "Option::is_none")]
     pub evict_after_oom_seconds: Option<i32>,
 }
 

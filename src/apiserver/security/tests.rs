@@ -45,6 +45,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         authorization: AuthorizationConfig::default(),
         hardened: false,
         admission: Default::default(),
+        plugins: Vec::new(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let mut parts = security.parts(&objects, None);

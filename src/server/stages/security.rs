@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apiserver::User;
+use apiserver::admission::Plugin;
 use apiserver::security::Security;
 use base::Tasks;
 use cluster::certs::ServerCerts;
@@ -13,6 +14,7 @@ use webhook::{Callout, Services};
 use super::ObjectLayer;
 use crate::error_catalogue::{BAD_VALUE, CommandError, DATA_DIR};
 use crate::server::config::{Config, apiserver_arg_error};
+use crate::server::vertical_autoscaler;
 
 /// Builds authentication, authorization and admission; `port` is the bound port of the API.
 ///
@@ -41,6 +43,7 @@ pub(crate) async fn start_security(
         authorization: config.authorization.clone(),
         hardened: config.machine.is_hardened(),
         admission: config.admission.clone(),
+        plugins: optional_plugins(config, layer),
     };
     let security = Security::new(&layer.objects, settings).map_err(|e| DATA_DIR.error(e))?;
     security.authorization.check().await.map_err(|why| apiserver_arg_error(&why))?;
@@ -49,6 +52,16 @@ pub(crate) async fn start_security(
         layer.objects.storage().set_event_ttl(ttl);
     }
     Ok(security)
+}
+
+/// The admission plugins of components that are enabled.
+fn optional_plugins(config: &Config, layer: &ObjectLayer) -> Vec<Arc<dyn Plugin>> {
+    let mut plugins: Vec<Arc<dyn Plugin>> = Vec::new();
+    if config.vertical_autoscaler {
+        let lookup = Arc::clone(&layer.objects) as Arc<dyn Lookup>;
+        plugins.push(Arc::new(vertical_autoscaler::Admission::new(lookup)));
+    }
+    plugins
 }
 
 /// The users of `--token-auth-file`.

@@ -42,6 +42,7 @@ async fn world() -> World {
         authorization: Default::default(),
         hardened: false,
         admission: Default::default(),
+        plugins: Vec::new(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =
