@@ -17,7 +17,7 @@ use api::k8s::api::core::v1::{LimitRange, Pod};
 use api::k8s::jiff::Timestamp;
 use api::selector::LabelSelector;
 use base::{Kind, Tasks, clock};
-use client::{EventRecorder, Informer, Informers, Queue};
+use client::{Client, EventRecorder, Informer, Informers, Queue};
 use parking_lot::Mutex;
 
 use crate::admission::matching::{Targets, target_of, targets};
@@ -32,8 +32,10 @@ use resizing::{InPlaceDecision, ResizeMemory, can_evict, decide};
 
 /// Time between loops, and the longest time that one may take (`--updater-interval`).
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The source of events.
-const COMPONENT: &str = "vpa-updater";
+/// The user as which the updater acts.
+pub const USER: &str = "system:vpa-updater";
+/// Its user agent, and the source of its events.
+pub const AGENT: &str = "vpa-updater";
 
 /// An autoscaler with the selector of its target.
 struct Candidate {
@@ -96,15 +98,16 @@ fn read_live_pod(object: &Object) -> Option<PodView> {
 }
 
 impl Updater {
-    /// Creates the updater; `targets` reads the controllers of pods.
+    /// Creates the updater, which acts as `client`, for kinds that are served; `targets` reads the
+    /// controllers of pods.
     pub fn new(
+        client: Client,
         informers: &Informers,
         targets: Arc<dyn Targets>,
         features: Features,
         tasks: &Tasks,
     ) -> Arc<Self> {
-        let client = informers.client().clone();
-        let events = EventRecorder::new(client.clone(), COMPONENT, "", tasks);
+        let events = EventRecorder::new(client.clone(), AGENT, "", tasks);
         Arc::new(Self {
             autoscalers: informers.of_gvr(autoscalers()),
             pods: informers.of(),
@@ -123,7 +126,7 @@ impl Updater {
             self.start_unboosting(tasks);
         }
         let (updater, shutdown) = (Arc::clone(self), tasks.shutdown().clone());
-        tasks.spawn(Kind::Critical, COMPONENT, async move {
+        tasks.spawn(Kind::Critical, AGENT, async move {
             loop {
                 tokio::select! {
                     () = clock::sleep(INTERVAL) => {}

@@ -5,7 +5,7 @@ use api::{Status, WatchEvent};
 use async_trait::async_trait;
 use base::Shutdown;
 use bytes::Bytes;
-use client::{Client, Error, Scope, Transport, WatchStream};
+use client::{Error, Scope, Transport, WatchStream};
 use http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -94,9 +94,10 @@ fn autoscaler(mode: &str) -> Value {
 fn updater(api: &Arc<Api>, features: Features) -> (Arc<Updater>, Tasks) {
     let tasks = Tasks::new(Shutdown::new());
     let transport: Arc<dyn Transport> = Arc::clone(api) as _;
-    let informers = Informers::new(Client::new(transport, "test"), tasks.clone());
+    let client = Client::new(transport, AGENT);
+    let informers = Informers::new(client.clone(), tasks.clone());
     let targets = Arc::new(Direct("app = testingApp"));
-    (Updater::new(&informers, targets, features, &tasks), tasks)
+    (Updater::new(client, &informers, targets, features, &tasks), tasks)
 }
 
 /// The pods that one loop resizes and evicts.
