@@ -1,5 +1,5 @@
-//! The page of the scheduler: the families that are counted all the time, and those whose values are
-//! computed for each page.
+//! The page of the scheduler: the families that are counted all the time, and those whose values
+//! are computed for each page.
 
 use std::sync::Arc;
 
