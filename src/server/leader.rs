@@ -91,10 +91,12 @@ fn start_vertical_autoscaler(
     informers: &Informers,
     tasks: &Tasks,
 ) {
-    use vertical_autoscaler::recommender;
-    let user = User::authenticated(recommender::USER, &[]);
-    let clients =
-        vertical_autoscaler::Clients { recommender: clients.client(user, recommender::AGENT) };
+    use vertical_autoscaler::{Clients, recommender, updater};
+    let client = |user, agent| clients.client(User::authenticated(user, &[]), agent);
+    let clients = Clients {
+        recommender: client(recommender::USER, recommender::AGENT),
+        updater: client(updater::USER, updater::AGENT),
+    };
     vertical_autoscaler::start(clients, usage, informers, tasks);
 }
 

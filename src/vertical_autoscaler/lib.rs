@@ -8,6 +8,7 @@
 //! replaced by upstream's.
 
 pub mod admission;
+mod definitions;
 pub mod model;
 pub mod policy;
 pub mod recommender;
@@ -20,16 +21,21 @@ use std::sync::Arc;
 use base::Tasks;
 use client::{Client, Informers};
 
+use definitions::Definitions;
 pub use recommender::UsageSource;
 
 /// The identities of the components.
 pub struct Clients {
     /// Acts as [`recommender::USER`].
     pub recommender: Client,
+    /// Acts as [`updater::USER`].
+    pub updater: Client,
 }
 
 /// Starts the components that run on the server that leads; they end with `tasks`. Until the kinds
 /// are defined they only wait for them.
 pub fn start(clients: Clients, usage: Arc<dyn UsageSource>, informers: &Informers, tasks: &Tasks) {
-    recommender::start(usage, clients.recommender, informers, tasks);
+    let definitions = Definitions::follow(informers);
+    recommender::start(usage, clients.recommender, (informers, definitions.clone()), tasks);
+    updater::start(clients.updater, (informers, definitions), tasks);
 }

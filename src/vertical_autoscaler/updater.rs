@@ -9,6 +9,7 @@ mod resizing;
 mod unboost;
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,11 @@ use parking_lot::Mutex;
 
 use crate::admission::matching::{Targets, target_of, targets};
 use crate::admission::startup_boost::is_boosted;
+use crate::definitions::Definitions;
 use crate::policy::limit_range::LimitRanges;
 use crate::policy::pod::{ControllerRef, PodView};
 use crate::policy::{Features, has_startup_boost, is_stronger, update_mode};
+use crate::target::ClusterControllers;
 use crate::types::{UpdateMode, VerticalPodAutoscaler, autoscalers};
 use actions::Actions;
 use budget::DisruptionBudget;
@@ -36,6 +39,40 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub const USER: &str = "system:vpa-updater";
 /// Its user agent, and the source of its events.
 pub const AGENT: &str = "vpa-updater";
+
+/// Starts the updater; it ends with `tasks`. It runs while the kinds are served.
+pub(crate) fn start(
+    client: Client,
+    (informers, definitions): (&Informers, Definitions),
+    tasks: &Tasks,
+) {
+    let (informers, owner) = (informers.clone(), tasks.clone());
+    tasks.spawn(Kind::Critical, "vpa-updater-definitions", async move {
+        let follow = async {
+            loop {
+                definitions.served().await;
+                let targets = ClusterControllers::new(&informers, client.clone());
+                targets.synced().await;
+                let running = owner.child();
+                Updater::new(
+                    client.clone(),
+                    &informers,
+                    Arc::new(targets),
+                    Features::ALL,
+                    &running,
+                )
+                .start(&running);
+                definitions.unserved().await;
+                running.shutdown().request();
+            }
+        };
+        tokio::select! {
+            () = follow => {}
+            () = owner.shutdown().requested() => {}
+        }
+        Ok::<(), Infallible>(())
+    });
+}
 
 /// An autoscaler with the selector of its target.
 struct Candidate {
@@ -130,7 +167,7 @@ impl Updater {
             loop {
                 tokio::select! {
                     () = clock::sleep(INTERVAL) => {}
-                    () = shutdown.requested() => return Ok::<(), std::convert::Infallible>(()),
+                    () = shutdown.requested() => return Ok::<(), Infallible>(()),
                 }
                 tokio::select! {
                     done = tokio::time::timeout(INTERVAL, updater.run_once(now())) => {

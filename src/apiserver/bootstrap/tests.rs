@@ -56,7 +56,7 @@ async fn a_second_start_writes_nothing() {
     // 4 namespaces; cluster roles and their bindings, roles and their bindings: 73 + 54 + 7 + 7 of
     // upstream, the others are in `rbac.txt` and the role of the resource metrics; 8 + 11 flow
     // control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
-    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 82 + 65 + 10 + 10 + 8 + 11 + 2 + 5);
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 83 + 66 + 10 + 10 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
     let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
     assert_eq!(ensure(&memory, &with_dns).await.unwrap(), 1);

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use api::k8s::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use api::k8s::api::batch::v1::{CronJob, Job};
 use api::k8s::api::core::v1::ReplicationController;
+use api::selector::LabelSelector;
 use api::uri::escaped;
 use api::{Gvr, Object};
+use async_trait::async_trait;
 use client::{Client, Discovery, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{ControllerKey, Controllers, ScaleError};
+use super::{ControllerKey, Controllers, ScaleError, selector, topmost};
+use crate::admission::matching::{TargetError, Targets};
+use crate::policy::pod::ControllerRef;
 
 /// The caches of well-known controllers, and the client for others.
 pub struct ClusterControllers {
@@ -53,6 +57,37 @@ impl ClusterControllers {
     fn cache(&self, kind: &str) -> Option<&Informer<()>> {
         self.caches.iter().find(|(known, _)| *known == kind).map(|(_, cache)| cache)
     }
+}
+
+#[async_trait]
+impl Targets for ClusterControllers {
+    async fn top_most(
+        &self,
+        namespace: &str,
+        owner: &ControllerRef,
+    ) -> Result<Option<ControllerRef>, TargetError> {
+        let found = topmost(&self.lookup(), &key(namespace, owner)).await;
+        let found = found.map_err(|error| TargetError(error.to_string()))?;
+        Ok(found.map(|ControllerKey { api_version, kind, name, .. }| ControllerRef {
+            api_version,
+            kind,
+            name,
+        }))
+    }
+
+    async fn selector(
+        &self,
+        namespace: &str,
+        target: &ControllerRef,
+    ) -> Result<LabelSelector, TargetError> {
+        let found = selector(&self.lookup(), &key(namespace, target)).await;
+        found.map_err(|error| TargetError(error.to_string()))
+    }
+}
+
+fn key(namespace: &str, controller: &ControllerRef) -> ControllerKey {
+    let ControllerRef { api_version, kind, name } = controller.clone();
+    ControllerKey { namespace: namespace.to_owned(), api_version, kind, name }
 }
 
 /// A series of reads. It lives as long as one round, because definitions and scales change.
