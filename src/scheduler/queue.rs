@@ -310,8 +310,10 @@ impl Queue {
 
     /// Activates the pods that the event may make schedulable. `label` is its name.
     pub(crate) fn on_event(&mut self, event: &Event<'_>, label: &'static str, now: Instant) {
-        let entries = self.entries.iter().filter(|(_, entry)| entry.concerns(event));
-        let concerned: Vec<Key> = entries.map(|(key, _)| key.clone()).collect();
+        // Only pods that are unschedulable wait for events; a backlog of others may be long.
+        let waiting = self.unschedulable.values();
+        let is_concerned = |key: &&Key| self.entries.get(*key).is_some_and(|e| e.concerns(event));
+        let concerned: Vec<Key> = waiting.filter(is_concerned).cloned().collect();
         for key in concerned {
             self.activate(&key, label, now);
         }
