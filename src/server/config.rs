@@ -432,13 +432,11 @@ impl Config {
         let mut machine = Machine::new(&args.general, args.node.clone(), locations)?;
         let audit = audit_plan(&apiserver.audit, args.audit, &machine)?;
         let authentication = apiserver.authentication_plan(&args.kube_apiserver_arg, &machine)?;
-        let mut cluster_dns = ranges.cluster_dns(&args.cluster_dns)?;
+        let has_dns = !is_disabled(&args, "coredns");
+        let cluster_dns = ranges.cluster_dns(&args.cluster_dns, has_dns)?;
         check_components(&args)?;
         machine.without_effect.append(&mut components.without_effect);
         machine.without_effect.append(&mut apiserver.settings.without_effect);
-        if is_disabled(&args, "coredns") {
-            cluster_dns.clear();
-        }
         components.disabled_controllers.extend(disabled_controllers(&args));
         let (pool, api_vip) = virtual_addresses::parse(&args, &ranges, &machine)?;
         let cluster = cluster_settings(&args, ranges, cluster_dns, pool, &machine)?;

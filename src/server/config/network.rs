@@ -30,8 +30,13 @@ impl AddressRanges {
         Ok(Self { pods, services })
     }
 
-    /// The addresses of the cluster DNS: `given`, or the tenth address of each Service range.
-    pub(super) fn cluster_dns(&self, given: &[IpAddr]) -> Result<Vec<IpAddr>, CommandError> {
+    /// The addresses of the cluster DNS: `given`, or the tenth address of each Service range; none
+    /// if it does not run.
+    pub(super) fn cluster_dns(
+        &self,
+        given: &[IpAddr],
+        runs: bool,
+    ) -> Result<Vec<IpAddr>, CommandError> {
         let dns = match given {
             [] => self.services.iter().filter_map(|cidr| cidr.nth(10)).collect(),
             given => given.to_vec(),
@@ -41,7 +46,8 @@ impl AddressRanges {
             Some(outside) => {
                 Err(invalid_flag("cluster-dns", outside, "must lie in --service-cidr"))
             }
-            None => Ok(dns),
+            None if runs => Ok(dns),
+            None => Ok(Vec::new()),
         }
     }
 }
