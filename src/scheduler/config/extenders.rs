@@ -255,9 +255,9 @@ fn endpoint(
     };
     let (_, authority) = parts?;
     let prefix = uri.as_ref().map_or("", |uri| uri.path()).trim_end_matches('/').to_owned();
-    let is_path =
+    let is_invalid =
         |verb: &&&String| format!("{prefix}/{verb}").parse::<http::uri::PathAndQuery>().is_err();
-    if let Some(verb) = verbs.iter().find(is_path) {
+    if let Some(verb) = verbs.iter().find(is_invalid) {
         let why = "a verb must be a part of the path of a URL";
         reader.errors.push(Error::invalid(path, verb.as_str(), why));
         return None;
