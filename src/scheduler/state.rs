@@ -360,6 +360,7 @@ impl State {
         let has_claims = !pod.resource_claims.is_empty() || pod.served_requests.is_some();
         if has_claims || !extenders.is_empty() {
             let nodes = self.nodes.clone();
+            self.queue.begin_detached(&pod.key());
             let cycle = DetachedCycle { profile, pod, nodes, nominated, extenders, start };
             return NextCycle::Detached(Box::new(cycle));
         }
@@ -383,6 +384,13 @@ impl State {
         decision: Decision,
         now: Instant,
     ) -> CycleResult {
+        let key = pod.key();
+        let result = self.conclude(pod, decision, now);
+        self.queue.end_detached(&key, now);
+        result
+    }
+
+    fn conclude(&mut self, pod: Arc<PodInfo>, decision: Decision, now: Instant) -> CycleResult {
         let key = pod.key();
         let attempt = self.queue.attempt(&key).filter(|_| self.queue.is_in_flight(&pod));
         let Some(attempt) = attempt else {
