@@ -5,29 +5,13 @@ use std::cmp::Ordering;
 
 use api::Quantity;
 
-use crate::types::{
-    ContainerPolicy, DEFAULT_CONTAINER_POLICY, Recommendation, ResourceList, ResourcePolicy,
-};
-
-/// The policy of a container: its own, or the default one (`GetContainerResourcePolicy`).
-pub(crate) fn container_policy<'a>(
-    policy: Option<&'a ResourcePolicy>,
-    container: &str,
-) -> Option<&'a ContainerPolicy> {
-    let policies = policy.map(|policy| &policy.container_policies)?;
-    let named = |name: &str| policies.iter().find(|policy| policy.container_name == name);
-    // Of several default policies the last one counts, as upstream.
-    let default = || {
-        let mut from_end = policies.iter().rev();
-        from_end.find(|policy| policy.container_name == DEFAULT_CONTAINER_POLICY)
-    };
-    named(container).or_else(default)
-}
+use crate::policy::container_policy;
+use crate::types::{Recommendation, ResourceList, ResourcePolicy};
 
 /// Caps target and bounds by the policies of the containers; the uncapped target stays.
 pub(crate) fn cap(recommendation: &mut Recommendation, policy: Option<&ResourcePolicy>) {
     for container in &mut recommendation.container_recommendations {
-        let Some(policy) = container_policy(policy, &container.container_name) else { continue };
+        let Some(policy) = container_policy(&container.container_name, policy) else { continue };
         for amounts in
             [&mut container.target, &mut container.lower_bound, &mut container.upper_bound]
         {

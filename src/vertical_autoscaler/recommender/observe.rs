@@ -8,11 +8,11 @@ use api::selector::LabelSelector;
 use resource_metrics::{PodKey, PodUsage, Store};
 use serde::Deserialize;
 
-use super::bounds::container_policy;
 use super::oom::OomKill;
 use super::status::TargetCondition;
 use crate::model::aggregate::MemoryRules;
 use crate::model::state::{AutoscalerKey, State};
+use crate::policy::container_policy;
 use crate::target::{self, ControllerKey, Controllers, TargetError};
 use crate::types::{DEFAULT_RECOMMENDER, VerticalPodAutoscaler};
 
@@ -148,7 +148,7 @@ pub(crate) fn observe(
         let policies = one.object.spec.resource_policy.as_ref();
         for pod in &one.pods {
             for container in &pod.containers {
-                let rules = MemoryRules::of(container_policy(policies, container));
+                let rules = MemoryRules::of(container_policy(container, policies));
                 observed.observe(&pod.name, container, rules, now);
             }
             let key = PodKey { namespace: namespace.clone(), name: pod.name.clone() };

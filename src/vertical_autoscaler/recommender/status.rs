@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::bounds::{cap, container_policy};
+use super::bounds::cap;
 use super::estimate::recommend;
 use crate::model::state::Observed;
+use crate::policy::container_policy;
 use crate::types::{
     AutoscalerStatus, Condition, Recommendation, ScalingMode, VerticalPodAutoscaler,
 };
@@ -61,7 +62,7 @@ impl Conditions {
 fn recommendation(autoscaler: &VerticalPodAutoscaler, observed: &Observed) -> Recommendation {
     let policies = autoscaler.spec.resource_policy.as_ref();
     let containers = observed.aggregates().iter().filter_map(|(name, aggregate)| {
-        let policy = container_policy(policies, name);
+        let policy = container_policy(name, policies);
         let is_off = policy.and_then(|policy| policy.mode) == Some(ScalingMode::Off);
         (!is_off).then_some((name.as_str(), aggregate, policy))
     });
