@@ -40,8 +40,8 @@ use serde_json::json;
 const WAIT_SECONDS: u64 = 600;
 
 /// Plays a workload of scheduler_perf on an empty cluster and prints what it measures. As in
-/// upstream's test, the admission plugins ServiceAccount, Priority and TaintNodesByCondition must be
-/// off, and of the controllers only those of garbage, namespaces and resource claims on.
+/// upstream's test, the admission plugins ServiceAccount, Priority and TaintNodesByCondition must
+/// be off, and of the controllers only those of garbage, namespaces and resource claims on.
 #[derive(Parser)]
 struct Args {
     /// Print the workloads of the files below this folder, one JSON object per line

@@ -2,7 +2,7 @@
 
 use base::clock;
 
-use crate::framework::CycleState;
+use crate::framework::{CycleError, CycleState};
 use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
 use crate::rejection::{FitError, Rejection};
@@ -54,7 +54,7 @@ pub(crate) fn find(state: &CycleState<'_>, start: usize) -> Result<Feasible, Fit
     metrics::extension_point(point::FILTER, status, &state.profile().scheduler_name, began);
     let found = found.and_then(|feasible| pass_extenders(state, feasible, &mut fit));
     match found {
-        Err(error) => Err(FitError { error: Some(error), ..fit }),
+        Err(error) => Err(FitError { error: Some(error.to_string()), ..fit }),
         Ok(feasible) if feasible.nodes.is_empty() => Err(fit),
         Ok(feasible) => Ok(feasible),
     }
@@ -84,7 +84,7 @@ fn pass_extenders(
     state: &CycleState<'_>,
     feasible: Feasible,
     fit: &mut FitError,
-) -> Result<Feasible, String> {
+) -> Result<Feasible, CycleError> {
     let Some(extenders) = state.snapshot.extenders else { return Ok(feasible) };
     let nodes = extenders.filter(&state.snapshot, feasible.nodes, fit)?;
     Ok(Feasible { nodes, ..feasible })
@@ -95,7 +95,11 @@ fn pass_extenders(
 /// # Errors
 ///
 /// A plugin failed.
-fn search(state: &CycleState<'_>, start: usize, fit: &mut FitError) -> Result<Feasible, String> {
+fn search(
+    state: &CycleState<'_>,
+    start: usize,
+    fit: &mut FitError,
+) -> Result<Feasible, CycleError> {
     let snapshot = &state.snapshot;
     let allowed: Option<Vec<usize>> = state.restriction().map(|restriction| {
         let named = |(_, node): &(usize, &NodeInfo)| restriction.nodes.contains(&node.name);
@@ -135,8 +139,8 @@ fn search(state: &CycleState<'_>, start: usize, fit: &mut FitError) -> Result<Fe
     Ok(feasible)
 }
 
-fn filter_error(rejection: &Rejection) -> String {
-    format!("running {:?} filter plugin: {}", rejection.plugin, rejection.text())
+fn filter_error(rejection: &Rejection) -> CycleError {
+    CycleError(format!("running {:?} filter plugin: {}", rejection.plugin, rejection.text()))
 }
 
 /// The index of a node with the highest score. `observe` is called with the name of each plugin

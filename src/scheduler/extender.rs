@@ -27,7 +27,7 @@ use serde_json::Value;
 use webhook::TransportError;
 use webhook::kubeconfig::WebhookEndpoint;
 
-use crate::framework::{Candidate, CycleExtenders, Snapshot};
+use crate::framework::{Candidate, CycleError, CycleExtenders, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::rejection::FitError;
 
@@ -157,8 +157,8 @@ impl CycleExtenders for PodExtenders<'_> {
         snapshot: &Snapshot<'_>,
         feasible: Vec<usize>,
         fit: &mut FitError,
-    ) -> Result<Vec<usize>, String> {
-        self.pass_filters(snapshot, feasible, fit).map_err(|error| error.to_string())
+    ) -> Result<Vec<usize>, CycleError> {
+        self.pass_filters(snapshot, feasible, fit).map_err(|error| CycleError(error.to_string()))
     }
 
     fn prioritize(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut [i64]) {
@@ -169,8 +169,8 @@ impl CycleExtenders for PodExtenders<'_> {
         &self,
         snapshot: &Snapshot<'_>,
         candidates: Vec<Candidate>,
-    ) -> Result<Vec<Candidate>, String> {
-        self.choose_victims(snapshot, candidates).map_err(|error| error.to_string())
+    ) -> Result<Vec<Candidate>, CycleError> {
+        self.choose_victims(snapshot, candidates).map_err(|error| CycleError(error.to_string()))
     }
 }
 

@@ -79,6 +79,11 @@ impl<'a> Snapshot<'a> {
     }
 }
 
+/// A plugin or an extender failed: the cycle ends with this message, and the pod is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct CycleError(pub(crate) String);
+
 /// The extenders that take part in a cycle: servers that are asked after the plugins. An error is
 /// the message of the extender that failed and may not be ignored.
 pub(crate) trait CycleExtenders {
@@ -89,7 +94,7 @@ pub(crate) trait CycleExtenders {
         snapshot: &Snapshot<'_>,
         feasible: Vec<usize>,
         fit: &mut FitError,
-    ) -> Result<Vec<usize>, String>;
+    ) -> Result<Vec<usize>, CycleError>;
 
     /// Adds the scores of all extenders to those of the nodes that fit.
     fn prioritize(&self, snapshot: &Snapshot<'_>, nodes: &[&NodeInfo], scores: &mut [i64]);
@@ -99,7 +104,7 @@ pub(crate) trait CycleExtenders {
         &self,
         snapshot: &Snapshot<'_>,
         candidates: Vec<Candidate>,
-    ) -> Result<Vec<Candidate>, String>;
+    ) -> Result<Vec<Candidate>, CycleError>;
 }
 
 /// A write that must succeed before the pod is bound. `reserve` names it, `bind.rs` executes it.

@@ -7,7 +7,9 @@ use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use sorting::CompactSort as _;
 
-use crate::framework::{Candidate, CycleState, Nomination, Plugin, PostFilterResult, Snapshot};
+use crate::framework::{
+    Candidate, CycleError, CycleState, Nomination, Plugin, PostFilterResult, Snapshot,
+};
 use crate::metrics::PREEMPTION_ATTEMPTS;
 use crate::node_info::NodeInfo;
 use crate::plugin_args::PluginArgs;
@@ -50,8 +52,8 @@ enum PreemptionError {
     #[error("no candidate node for preemption")]
     NoCandidateNode,
     /// An extender failed.
-    #[error("{0}")]
-    Extender(String),
+    #[error(transparent)]
+    Extender(CycleError),
 }
 
 /// Checks that the pod may preempt others (upstream's `PodEligibleToPreemptOthers`).
