@@ -112,7 +112,9 @@ fn error(code: tonic::Code, message: &str) -> RuntimeError {
 /// Returns how long the listing lags behind an announced exit: usually not at all.
 fn listing_lag(random: &mut Random) -> Duration {
     match random.below(100) {
-        0..5 => random.millis(3000),
+        // As containerd, while it deletes the tasks of a hundred containers that end at a time.
+        0 => random.millis(40_000),
+        1..5 => random.millis(3000),
         5..30 => random.millis(200),
         _ => Duration::ZERO,
     }

@@ -21,8 +21,10 @@ use crate::runtime::{RuntimeError, netns};
 use crate::status::pod;
 use crate::status::pod::{PodFailure, StatusInput, WaitingReason};
 
-/// How long an announced exit may be missing from the runtime's listing.
-const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
+/// How long an announced exit may be missing from the runtime's listing: containerd lists an exit
+/// once it has deleted the task, which takes many seconds if a hundred containers end at a time.
+/// The delays between looks grow, so that a long wait costs few of them.
+const EXIT_LAG_MAX: Duration = super::RELIST;
 /// Initial delay before an announced exit is looked up again; it grows with the time waited.
 const EXIT_LAG_LOOK: Duration = Duration::from_millis(5);
 
