@@ -227,6 +227,22 @@ impl Family {
         *self.series.lock() = None;
     }
 
+    /// A family of the same definition without series, to count objects in and then pass it to
+    /// [`Family::replace`].
+    pub const fn empty(&self) -> Self {
+        Self::new(self.name, self.help, self.kind, self.labels, self.bounds)
+    }
+
+    /// Replaces all series by those of another family, at once, so that no page shows a part.
+    pub fn replace(&self, by: Self) {
+        *self.series.lock() = by.series.into_inner();
+    }
+
+    /// Whether values may decrease: those of objects and states that exist at present.
+    pub const fn is_gauge(&self) -> bool {
+        matches!(self.kind, Kind::Gauge)
+    }
+
     /// Calls `of` with the labels and the value of each series, in unspecified order.
     pub fn each(&self, mut of: impl FnMut(&[Box<str>], f64)) {
         for cell in self.series.lock().iter().flat_map(HashMap::values) {
@@ -387,6 +403,20 @@ sum_seconds_count{name="x"} 1
 plain 0
 "#;
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_counted_family_replaces_all_series() {
+        static OBJECTS: Family = Family::gauge("objects", "[ALPHA] Objects.", &["state"]);
+        OBJECTS.set(&["gone"], 3.0);
+        let counted = OBJECTS.empty();
+        counted.inc(&["new"]);
+        counted.inc(&["new"]);
+        OBJECTS.replace(counted);
+        assert_eq!((OBJECTS.read(&["gone"]), OBJECTS.read(&["new"])), (0.0, 2.0));
+        let mut page = String::new();
+        OBJECTS.render(&mut page);
+        assert!(OBJECTS.is_gauge() && !page.contains("gone"), "{page}");
     }
 
     /// `strconv.FormatFloat(f, 'g', -1, 64)`.
