@@ -39,9 +39,14 @@ impl K3sFamilies {
         match &self.servers {
             Some(servers) => load_balancer(&servers.states(), &mut out),
             None => {
-                let of_controllers = controllers::METRICS.iter().copied().flatten();
-                let families = snapshots::metrics::ALL.iter().chain(of_controllers);
-                families.for_each(|family| family.render(&mut out));
+                snapshots::metrics::ALL.iter().for_each(|family| family.render(&mut out));
+                // Some gauges are counted in the caches.
+                let controllers = blocking(|| {
+                    let mut out = String::new();
+                    controllers::metrics::families().for_each(|family| family.render(&mut out));
+                    out
+                });
+                out += &controllers.await.unwrap_or_default();
                 scheduler::render_metrics(&mut out);
                 client::workqueue::render_metrics(&mut out);
             }

@@ -127,6 +127,7 @@ pub fn upstream() -> impl Iterator<Item = Descriptor> {
 
 /// Starts every controller that is not disabled.
 pub fn start(context: &Context) {
+    crate::metrics::begin(context.tasks.shutdown());
     let is_disabled = |name: &str| context.config.disabled.iter().any(|d| d == name);
     for (name, start) in ALL {
         if !is_disabled(name) {

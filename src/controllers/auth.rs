@@ -6,6 +6,7 @@ pub(crate) mod certificate_requests;
 pub(crate) mod cluster_role_aggregation;
 pub(crate) mod legacy_token_cleaner;
 pub mod legacy_token_tracking;
+pub(crate) mod metrics;
 pub(crate) mod pod_certificate_cleaner;
 pub(crate) mod root_ca_publisher;
 pub(crate) mod service_account;

@@ -1,7 +1,5 @@
 //! Controllers of dynamic resource allocation: ResourceClaims of pods, and tainted devices.
 
-#[cfg(test)]
-mod fake_api;
 pub(crate) mod metrics;
 mod pod_claims;
 pub(crate) mod resource_claim;

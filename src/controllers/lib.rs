@@ -6,7 +6,10 @@
 pub mod all;
 mod auth;
 mod devices;
+#[cfg(test)]
+mod fake_api;
 mod framework;
+pub mod metrics;
 mod network;
 mod nodes;
 mod objects;
@@ -23,12 +26,3 @@ pub use framework::context::{
 pub use framework::signing::{SignRequest, SignToken, Signer, SigningError};
 pub use framework::tuning::{Autoscaling, Startup, Tuning};
 pub use objects::autoregister;
-
-/// The metrics of the controllers, by controller, in the order in which they are rendered.
-pub static METRICS: [&[&base::metrics::Family]; 5] = [
-    &storage::attach_detach::metrics::ALL,
-    &devices::metrics::ALL,
-    &network::endpointslice::metrics::ALL,
-    &workloads::job::metrics::ALL,
-    &nodes::node_lifecycle::metrics::ALL,
-];

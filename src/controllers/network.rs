@@ -7,3 +7,4 @@ pub(crate) mod endpointslice_mirroring;
 pub(crate) mod selectors;
 pub(crate) mod service_cidr;
 pub(crate) mod service_lb;
+mod slice_counts;

@@ -5,6 +5,7 @@ pub(crate) mod ephemeral_volume;
 pub(crate) mod expand;
 pub(crate) mod local_driver;
 pub(crate) mod local_path_provisioner;
+pub(crate) mod metrics;
 pub(crate) mod persistent_volume;
 pub(crate) mod pod_claims;
 mod provisioning;

@@ -6,6 +6,7 @@ pub(crate) mod daemonset;
 pub(crate) mod deployment;
 pub(crate) mod horizontal_pod_autoscaler;
 pub(crate) mod job;
+pub(crate) mod metrics;
 pub(crate) mod pod_gc;
 pub(crate) mod replicas;
 pub(crate) mod replicaset;

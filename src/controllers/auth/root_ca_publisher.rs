@@ -2,8 +2,10 @@
 
 use api::k8s::api::core::v1::{ConfigMap, Namespace};
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use client::Action;
+use base::clock;
+use client::{Action, Client, Error, Informer};
 
+use crate::auth::metrics;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 
@@ -41,40 +43,51 @@ pub(crate) fn start(context: &Context) {
             let (client, namespaces, maps, bundle) =
                 (client.clone(), namespaces.clone(), maps.clone(), bundle.clone());
             async move {
-                if namespaces
-                    .get("", &namespace)
-                    .is_none_or(|n| n.metadata.deletion_timestamp.is_some())
-                {
-                    return Ok::<_, client::Error>(Action::Done);
-                }
-                let data = [("ca.crt".to_owned(), bundle)].into();
-                let annotations = [(DESCRIPTION.0.to_owned(), DESCRIPTION.1.to_owned())].into();
-                match maps.get(&namespace, NAME) {
-                    None => {
-                        let metadata = ObjectMeta {
-                            name: Some(NAME.into()),
-                            annotations: Some(annotations),
-                            ..ObjectMeta::default()
-                        };
-                        let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-                        match client.create(&namespace, &map).await {
-                            Err(error)
-                                if error.is_already_exists()
-                                    || error.is_namespace_terminating()
-                                    || error.is_not_found() => {}
-                            other => drop(other?),
-                        }
-                    }
-                    Some(map) if map.data.as_ref() != Some(&data) => {
-                        let mut map = map;
-                        map.data = Some(data);
-                        map.metadata.annotations.get_or_insert_default().extend(annotations);
-                        settled(client.update(&map).await)?;
-                    }
-                    Some(_) => {}
-                }
-                Ok(Action::Done)
+                let began = clock::now();
+                let result = sync(&client, &namespaces, &maps, &namespace, bundle).await;
+                metrics::root_ca_synced(began, &result);
+                result
             }
         },
     );
+}
+
+/// Publishes the bundle in a namespace.
+async fn sync(
+    client: &Client,
+    namespaces: &Informer<Namespace>,
+    maps: &Informer<ConfigMap>,
+    namespace: &str,
+    bundle: String,
+) -> Result<Action, Error> {
+    if namespaces.get("", namespace).is_none_or(|n| n.metadata.deletion_timestamp.is_some()) {
+        return Ok(Action::Done);
+    }
+    let data = [("ca.crt".to_owned(), bundle)].into();
+    let annotations = [(DESCRIPTION.0.to_owned(), DESCRIPTION.1.to_owned())].into();
+    match maps.get(namespace, NAME) {
+        None => {
+            let metadata = ObjectMeta {
+                name: Some(NAME.into()),
+                annotations: Some(annotations),
+                ..ObjectMeta::default()
+            };
+            let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+            match client.create(namespace, &map).await {
+                Err(error)
+                    if error.is_already_exists()
+                        || error.is_namespace_terminating()
+                        || error.is_not_found() => {}
+                other => drop(other?),
+            }
+        }
+        Some(map) if map.data.as_ref() != Some(&data) => {
+            let mut map = map;
+            map.data = Some(data);
+            map.metadata.annotations.get_or_insert_default().extend(annotations);
+            settled(client.update(&map).await)?;
+        }
+        Some(_) => {}
+    }
+    Ok(Action::Done)
 }

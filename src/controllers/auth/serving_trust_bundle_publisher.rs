@@ -2,9 +2,11 @@
 //! signer, `kubernetes.io/kube-apiserver-serving`.
 
 use api::Gvr;
+use base::clock;
 use client::{Action, Client, DeleteOptions, Error, Informer, Scope};
 use serde_json::{Value, json};
 
+use crate::auth::metrics;
 use crate::framework::context::Context;
 use crate::framework::edit;
 use crate::framework::keyed::{Keyed, settled};
@@ -31,15 +33,27 @@ pub(crate) fn start(context: &Context) {
         let (client, gvr, bundles, wanted) =
             (client.clone(), gvr.clone(), bundles.clone(), wanted.clone());
         async move {
-            let current = bundles.cache().list("");
-            let current: Result<Vec<Value>, Error> =
-                current.iter().map(|o| edit::value(o)).collect();
-            for step in steps(&wanted, &current?) {
-                perform(&client, &gvr, step).await?;
-            }
-            Ok::<_, Error>(Action::Done)
+            let began = clock::now();
+            let result = sync(&client, &gvr, &bundles, &wanted).await;
+            metrics::bundle_synced(began, &result);
+            result.map(|()| Action::Done)
         }
     });
+}
+
+/// Publishes the content.
+async fn sync(
+    client: &Client,
+    gvr: &Gvr,
+    bundles: &Informer<()>,
+    content: &str,
+) -> Result<(), Error> {
+    let current = bundles.cache().list("");
+    let current: Result<Vec<Value>, Error> = current.iter().map(|o| edit::value(o)).collect();
+    for step in steps(content, &current?) {
+        perform(client, gvr, step).await?;
+    }
+    Ok(())
 }
 
 /// A write.

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use base::metrics::Family;
 
-/// Upper bounds in seconds.
-const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+use crate::metrics::DELETION_BOUNDS;
 
 /// Requests that create a claim.
 pub(super) static CLAIM_CREATES: Family = Family::counter(
@@ -37,7 +36,7 @@ static POD_DELETION_DURATION: Family = Family::histogram(
     "[ALPHA] Latency, in seconds, between the time when a device taint effect has been activated \
      and a Pod's deletion via DeviceTaintEvictionController.",
     &[],
-    &BOUNDS,
+    &DELETION_BOUNDS,
 );
 
 /// The families of the controllers, in the order in which they are rendered.

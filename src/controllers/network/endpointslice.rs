@@ -80,9 +80,14 @@ pub(crate) fn start(context: &Context) {
         hinted: Mutex::default(),
         trigger_times: TriggerTimes::default(),
     });
+    crate::metrics::collect(&controller, Controller::count);
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
-        async move { controller.reconcile(&namespace, &name).await }
+        async move {
+            let outcome = controller.reconcile(&namespace, &name).await;
+            metrics::synced(&outcome);
+            outcome
+        }
     });
 }
 
@@ -189,6 +194,10 @@ struct Plan {
     delete: Vec<EndpointSlice>,
     /// Slices that need no write, unless their hints are wrong.
     unchanged: Vec<EndpointSlice>,
+    /// Endpoints that no slice has yet.
+    added: usize,
+    /// Endpoints that slices have and that are not wanted.
+    removed: usize,
 }
 
 fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
@@ -208,9 +217,11 @@ fn plan(service: &Service, want: Vec<Group>, have: Vec<EndpointSlice>) -> Plan {
             let known = slice.endpoints.iter().flatten();
             let kept: Vec<Endpoint> =
                 known.filter_map(|e| Some(with_known_hints(todo.remove(&id(e))?, e))).collect();
+            plan.removed += slice.endpoints.as_ref().map_or(0, Vec::len).saturating_sub(kept.len());
             filled.push((slice, kept));
         }
         let mut rest: Vec<Endpoint> = todo.into_values().collect();
+        plan.added += rest.len();
         for (_, endpoints) in &mut filled {
             let room = ENDPOINTS_MAX.saturating_sub(endpoints.len()).min(rest.len());
             endpoints.extend(rest.drain(..room));
@@ -285,6 +296,13 @@ fn build_slice(
     slice
 }
 
+/// The selector of a Service whose slices this controller writes.
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
+    let spec = service.spec.as_ref()?;
+    let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
+    selector.filter(|_| spec.type_.as_deref() != Some("ExternalName"))
+}
+
 impl Controller {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
         let key = (namespace.to_owned(), name.to_owned());
@@ -292,17 +310,12 @@ impl Controller {
             self.trigger_times.forget(&key);
             return Ok(Action::Done);
         };
+        let Some(selector) = selector(&service) else { return Ok(Action::Done) };
         let spec = service.spec.clone().unwrap_or_default();
-        let Some(selector) = spec
-            .selector
-            .filter(|s| !s.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
-        else {
-            return Ok(Action::Done);
-        };
         if service.metadata.deletion_timestamp.is_some() {
             return Ok(Action::Done);
         }
-        let chosen = pods_of(&self.pods, namespace, &selector);
+        let chosen = pods_of(&self.pods, namespace, selector);
         let zone_of = |node: &str| {
             self.nodes
                 .cache()
@@ -339,8 +352,8 @@ impl Controller {
         for slice in plan.create.iter_mut().chain(&mut plan.update) {
             trigger_times::annotate(slice, trigger);
         }
-        metrics::planned(&service, &plan);
-        let outcome = metrics::synced(self.apply(namespace, plan).await);
+        metrics::planned(&plan);
+        let outcome = self.apply(&service, namespace, plan).await;
         if let Err(error) = &outcome {
             if !error.is_namespace_terminating() {
                 let text = format!(
@@ -387,12 +400,15 @@ impl Controller {
         self.recorder.event(service, kind, reason, format!("{text}, addressType: {family}"));
     }
 
-    async fn apply(&self, namespace: &str, plan: Plan) -> Result<(), Error> {
+    async fn apply(&self, service: &Service, namespace: &str, plan: Plan) -> Result<(), Error> {
+        let changed = plan.create.len() + plan.update.len() + plan.delete.len();
         for slice in &plan.create {
             self.client.create(namespace, slice).await?;
+            metrics::written("create");
         }
         for slice in &plan.update {
             settled(self.client.update(slice).await)?;
+            metrics::written("update");
         }
         let doomed: BTreeSet<String> =
             plan.delete.into_iter().filter_map(|s| s.metadata.name).collect_set();
@@ -402,7 +418,9 @@ impl Controller {
                     .delete::<EndpointSlice>(namespace, &name, &DeleteOptions::default())
                     .await,
             )?;
+            metrics::written("delete");
         }
+        metrics::applied(service, changed);
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! Mirrors Endpoints of Services without selector, which users write, as EndpointSlices: one slice
 //! for each address family and set of ports.
 
+pub(crate) mod metrics;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use api::k8s::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use base::clock;
 use client::events::EventType;
 use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer, owner_reference};
 use sorting::CompactSort as _;
@@ -15,6 +18,7 @@ use sorting::CompactSort as _;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::network::endpointslice::{SERVICE_LABEL, index_by_service};
+use metrics::EndpointChanges;
 
 /// Maximum number of mirrored addresses of a subset (`--mirroring-max-endpoints-per-subset`).
 const ENDPOINTS_MAX: usize = 1000;
@@ -60,13 +64,19 @@ pub(crate) fn start(context: &Context) {
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
     let controller = Arc::new(Controller { client, recorder, endpoints, services, slices });
+    crate::metrics::collect(&controller, Controller::count);
     keyed.run(
         &context.tasks,
         "endpointslice-mirroring-controller",
         WORKERS,
         move |(namespace, name)| {
             let controller = Arc::clone(&controller);
-            async move { controller.reconcile(&namespace, &name).await }
+            async move {
+                let began = clock::now();
+                let outcome = controller.reconcile(&namespace, &name).await;
+                metrics::synced(clock::now().saturating_duration_since(began));
+                outcome
+            }
         },
     );
 }
@@ -180,6 +190,8 @@ struct SliceWrites {
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
     delete: Vec<EndpointSlice>,
+    /// What changes for endpoints whose family and ports remain, and for new ones.
+    changes: EndpointChanges,
 }
 
 /// Compares the desired slices with the existing ones. A surplus slice becomes a missing one of the
@@ -194,9 +206,13 @@ fn plan(desired: Vec<EndpointSlice>, mut existing: Vec<EndpointSlice>) -> SliceW
         match existing.iter().position(same) {
             Some(at) => {
                 let existing_slice = existing.remove(at);
+                plan.changes.add(Some(&existing_slice), &desired_slice);
                 plan.update.extend(changed(&existing_slice, &desired_slice));
             }
-            None => new.push(desired_slice),
+            None => {
+                plan.changes.add(None, &desired_slice);
+                new.push(desired_slice);
+            }
         }
     }
     for desired_slice in new {
@@ -242,18 +258,24 @@ impl Controller {
         let (desired, skipped) = desired_slices(endpoints);
         self.report_skipped(endpoints, &skipped);
         let plan = plan(desired, existing);
+        metrics::planned(plan.changes, &skipped);
         if endpoints.metadata.deletion_timestamp.is_none() {
             for slice in &plan.create {
                 match self.client.create(namespace, slice).await {
                     Err(error) if error.is_namespace_terminating() => return Ok(Action::Done),
                     other => drop(other?),
                 }
+                metrics::written("create");
             }
         }
         for slice in &plan.update {
             settled(self.client.update(slice).await)?;
+            metrics::written("update");
         }
-        self.delete(namespace, plan.delete).await?;
+        for slice in plan.delete {
+            self.delete(namespace, vec![slice]).await?;
+            metrics::written("delete");
+        }
         Ok(Action::Done)
     }
 

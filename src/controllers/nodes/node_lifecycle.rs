@@ -82,7 +82,7 @@ pub(crate) fn start(context: &Context) {
     });
     keyed.run(&context.tasks, "node-lifecycle-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
-        async move { controller.reconcile(&name).await }
+        async move { controller.reconcile_measured(&name).await }
     });
 }
 
@@ -152,6 +152,13 @@ fn node_reference(name: &str, uid: Option<String>) -> ObjectReference {
 }
 
 impl Controller {
+    async fn reconcile_measured(&self, name: &str) -> Result<Action, Error> {
+        let began = clock::now();
+        let outcome = self.reconcile(name).await;
+        metrics::updated(clock::now().saturating_duration_since(began));
+        outcome
+    }
+
     async fn reconcile(&self, name: &str) -> Result<Action, Error> {
         let now = clock::now();
         let Some(node) = self.nodes.get("", name) else {

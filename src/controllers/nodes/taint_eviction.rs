@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::{nodes, pods};
+use crate::nodes::metrics;
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Upstream's `--default-unreachable-toleration-seconds`.
@@ -175,7 +176,7 @@ impl Controller {
             }
             Verdict::Goes => {
                 self.cancel(&key);
-                self.evict(&pod, &key).await
+                self.evict(&pod, &key, clock::now()).await
             }
             Verdict::For(time) => {
                 let now = clock::now();
@@ -193,7 +194,7 @@ impl Controller {
                 if waited < time {
                     return Ok(Action::After(time - waited));
                 }
-                let done = self.evict(&pod, &key).await;
+                let done = self.evict(&pod, &key, since + time).await;
                 if done.is_ok() {
                     self.waiting.lock().remove(&key);
                 }
@@ -221,7 +222,8 @@ impl Controller {
         }
     }
 
-    async fn evict(&self, pod: &Pod, key: &Key) -> Result<Action, Error> {
+    /// Deletes the pod, whose eviction was due at `due`.
+    async fn evict(&self, pod: &Pod, key: &Key, due: Instant) -> Result<Action, Error> {
         self.tell(key, "Marking for deletion");
         let (namespace, name) = (&key.0, &key.1);
         let marked = pods::condition(pod, "DisruptionTarget")
@@ -240,6 +242,7 @@ impl Controller {
         }
         let options = DeleteOptions { uid: pod.metadata.uid.clone(), ..DeleteOptions::default() };
         settled(self.client.delete::<Pod>(namespace, name, &options).await)?;
+        metrics::pod_deleted(clock::now().saturating_duration_since(due));
         Ok(Action::Done)
     }
 }

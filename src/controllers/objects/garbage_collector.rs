@@ -14,6 +14,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::ObjectReference;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use api::{Gvr, Typed};
+use base::metrics::Family;
 use base::{Kind, clock};
 use client::events::EventType;
 use client::{
@@ -37,6 +38,15 @@ const ORPHAN: &str = "orphan";
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(30);
 const WORKERS: usize = 20;
 const CONTROLLER: &str = "garbage-collector-controller";
+
+static SYNC_ERRORS: Family = Family::counter(
+    "garbagecollector_controller_resources_sync_error_total",
+    "[ALPHA] Number of garbage collector resources sync errors",
+    &[],
+);
+
+/// The families of the collector.
+pub(crate) static METRICS: [&Family; 1] = [&SYNC_ERRORS];
 
 struct Collector {
     client: Client,
@@ -119,7 +129,10 @@ impl Collector {
                         there
                     });
                 }
-                Err(error) => tracing::debug!(%error, "discovery failed, asking again"),
+                Err(error) => {
+                    SYNC_ERRORS.inc(&[]);
+                    tracing::debug!(%error, "discovery failed, asking again");
+                }
             }
             tokio::select! {
                 () = clock::sleep(RESYNC) => {}

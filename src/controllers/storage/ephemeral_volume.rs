@@ -9,6 +9,7 @@ use client::{Action, Change, Client, Error, EventRecorder, Informer};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::Keyed;
+use crate::storage::metrics;
 use crate::storage::pod_claims;
 use crate::storage::pod_claims::{BY_CLAIM, ephemeral_name};
 
@@ -96,11 +97,15 @@ impl Controller {
             let (text, error) = match foreign {
                 // The deletion of the conflicting claim reconciles the pod.
                 Some(text) => (text, None),
-                None => match self.client.create(namespace, &claim).await {
-                    Ok(_) => continue,
-                    Err(error) if error.is_namespace_terminating() => return Ok(Action::Done),
-                    Err(error) => (format!("create PVC {claim_name}: {error}"), Some(error)),
-                },
+                None => {
+                    let created = self.client.create(namespace, &claim).await;
+                    metrics::ephemeral_claim_requested(created.is_ok());
+                    match created {
+                        Ok(_) => continue,
+                        Err(error) if error.is_namespace_terminating() => return Ok(Action::Done),
+                        Err(error) => (format!("create PVC {claim_name}: {error}"), Some(error)),
+                    }
+                }
             };
             let text = format!("ephemeral volume {}: {text}", volume.name);
             self.recorder.event(&pod, EventType::Warning, "FailedBinding", text);

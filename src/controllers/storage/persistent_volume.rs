@@ -19,6 +19,8 @@ use self::matching::{BIND_COMPLETED, BOUND_BY_CONTROLLER, annotation, is_bound_t
 use crate::framework::context::Context;
 use crate::framework::edit;
 use crate::framework::keyed::{Key, Keyed};
+use crate::storage::metrics;
+use crate::storage::metrics::Operations;
 use crate::storage::pod_claims;
 use crate::storage::pod_claims::claim_names;
 
@@ -33,6 +35,7 @@ struct Binder {
     classes: Informer<StorageClass>,
     pods: Informer<Pod>,
     queue: Queue<Key>,
+    operations: Arc<Operations>,
 }
 
 /// Starts the controller. Keys without a namespace are volumes, the others claims; one worker, or
@@ -53,16 +56,25 @@ pub(crate) fn start(context: &Context) {
     pod_claims::index_pods(&pods);
     let mut keyed = Keyed::new();
     let (all, open) = (volumes.clone(), claims.clone());
+    let operations = Arc::new(Operations::default());
+    let running = Arc::clone(&operations);
     keyed.watches(&claims, move |change| {
         let claim = change.object();
+        if matches!(change, Change::Deleted(_)) {
+            running.forget(&claim.key.to_string());
+        }
         let mut keys = vec![key(claim)];
         let naming = all.cache().by_index(BY_CLAIM_REF, &claim.key.to_string());
         keys.extend(naming.iter().map(|v| key(v)));
         keys
     });
     let waiting = open.clone();
+    let running = Arc::clone(&operations);
     keyed.watches(&volumes, move |change| {
         let volume = change.object();
+        if matches!(change, Change::Deleted(_)) {
+            running.succeeded(&volume.key.to_string());
+        }
         let mut keys = vec![key(volume)];
         match claim_ref(volume) {
             Some(claim) => keys.push(claim),
@@ -88,7 +100,9 @@ pub(crate) fn start(context: &Context) {
         Change::Updated { .. } | Change::Deleted(_) => Vec::new(),
     });
     let queue = keyed.queue.clone();
-    let binder = Arc::new(Binder { client, recorder, volumes, claims, classes, pods, queue });
+    let binder = Binder { client, recorder, volumes, claims, classes, pods, queue, operations };
+    let binder = Arc::new(binder);
+    crate::metrics::collect(&binder, Binder::count);
     keyed.run(&context.tasks, "persistentvolume-binder-controller", 1, move |(namespace, name)| {
         let binder = Arc::clone(&binder);
         async move {
@@ -163,6 +177,12 @@ fn volume_phase(volume: &PersistentVolume) -> &str {
 }
 
 impl Binder {
+    /// Counts the volumes and claims for the metrics.
+    fn count(&self) {
+        let (volumes, claims) = (self.volumes.cache().list(""), self.claims.cache().list(""));
+        metrics::count_volumes(volumes.iter().map(|v| &**v), claims.iter().map(|c| &**c));
+    }
+
     /// Binds both sides, the volume first; every part that is done already is left alone.
     async fn bind(&self, volume: Volume, claim: Claim) -> Result<(), Error> {
         let meta = claim.typed.metadata.clone();

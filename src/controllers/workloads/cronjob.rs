@@ -30,6 +30,7 @@ use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::workloads::job::fields::finished_at;
+use crate::workloads::metrics;
 
 /// Service account and event source.
 const CONTROLLER: &str = "cronjob-controller";
@@ -289,6 +290,7 @@ impl Controller {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let made = match self.client.create(namespace, job).await {
             Ok(made) => {
+                metrics::job_created(&made.metadata, at);
                 let text = format!("Created job {name}");
                 self.recorder.event(cron, EventType::Normal, "SuccessfulCreate", text);
                 made

@@ -5,8 +5,10 @@
 //! (`--horizontal-pod-autoscaler-sync-period`), and at once when its spec changes: metrics are not
 //! objects, so no event reports their change.
 
+mod conditions;
 mod limits;
 mod metrics;
+pub(crate) mod monitor;
 mod proposals;
 mod replicas;
 mod target;
@@ -16,13 +18,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::k8s::api::autoscaling::v2::{
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
-    HorizontalPodAutoscalerStatus, MetricStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
+    MetricStatus,
 };
 use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use api::selector::LabelSelector;
+use base::clock;
 use client::events::EventType;
 use client::{Action, Change, Client, Error, EventRecorder, Informer};
 use parking_lot::Mutex;
@@ -30,8 +33,10 @@ use parking_lot::Mutex;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::tuning::Autoscaling;
+use conditions::set_condition;
 use limits::{Decision, History};
 use metrics::MetricsClient;
+use monitor::Cause;
 use proposals::Recommendation;
 use target::{DiscoveryError, Scale};
 
@@ -73,6 +78,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.watches(&controller.autoscalers, keys_to_reconcile);
     keyed.waits_for_sync(&controller.pods);
+    crate::metrics::collect(&controller, Controller::count);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
@@ -93,7 +99,16 @@ fn keys_to_reconcile(change: &Change) -> Vec<Key> {
 }
 
 /// Why a reconcile ends early, for the log. A condition and an event already report it.
-struct ReconcileError(String);
+struct ReconcileError {
+    why: String,
+    cause: Cause,
+}
+
+impl ReconcileError {
+    fn internal(why: String) -> Self {
+        Self { why, cause: Cause::Internal }
+    }
+}
 
 /// Reason of the event when the target is scaled up to `spec.minReplicas`.
 const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
@@ -137,6 +152,10 @@ struct Reconcile<'a> {
     spec: HorizontalPodAutoscalerSpec,
     status: HorizontalPodAutoscalerStatus,
     now: Timestamp,
+    /// What the reconcile did to the replicas of the target.
+    scaled: Ordering,
+    /// A metric is not available, although others determine the number of replicas.
+    has_metric_error: bool,
 }
 
 impl Controller {
@@ -148,20 +167,37 @@ impl Controller {
         let spec = autoscaler.spec.clone();
         let before = autoscaler.status.clone().unwrap_or_default();
         let now = Timestamp::now();
-        let mut reconcile =
-            Reconcile { controller: self, key, spec, status: before.clone(), autoscaler, now };
-        if let Err(ReconcileError(why)) = reconcile.run().await {
-            tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why,
-                "horizontal-pod-autoscaler: cannot scale target");
-        }
+        let began = clock::now();
+        let mut reconcile = Reconcile {
+            controller: self,
+            key,
+            spec,
+            status: before.clone(),
+            autoscaler,
+            now,
+            scaled: Ordering::Equal,
+            has_metric_error: false,
+        };
+        let mut cause = match reconcile.run().await {
+            Ok(()) => reconcile.has_metric_error.then_some(Cause::Internal),
+            Err(ReconcileError { why, cause }) => {
+                tracing::debug!(controller = CONTROLLER, autoscaler = ?reconcile.key, %why,
+                    "horizontal-pod-autoscaler: cannot scale target");
+                Some(cause)
+            }
+        };
         if reconcile.status != before {
             let mut written = reconcile.autoscaler.clone();
             written.status = Some(reconcile.status.clone());
             let result = self.client.update_status(&written).await;
             if let Err(error) = &result {
                 reconcile.warn("FailedUpdateStatus", error.to_string());
+                cause.get_or_insert(Cause::Internal);
             }
+            monitor::reconciled(began, reconcile.scaled, cause);
             settled(result)?;
+        } else {
+            monitor::reconciled(began, reconcile.scaled, cause);
         }
         Ok(Action::After(self.tuning.sync_period))
     }
@@ -230,7 +266,11 @@ impl Reconcile<'_> {
                     "the HPA controller was unable to get the target's current scale: {error}"
                 );
                 self.condition("AbleToScale", false, "FailedGetScale", message);
-                Err(ReconcileError(error.to_string()))
+                let cause = match error {
+                    DiscoveryError::InvalidGroupVersion(_) => Cause::Spec,
+                    _ => Cause::Internal,
+                };
+                Err(ReconcileError { why: error.to_string(), cause })
             }
         }
     }
@@ -268,6 +308,7 @@ impl Reconcile<'_> {
         let is_rescale = desired != current;
         if is_rescale {
             self.rescale(&mut scale, (current, desired), &reason, &metrics).await?;
+            self.scaled = desired.cmp(&current);
             let to_zero = current > 0 && desired == 0 && min == 0 && has_metrics_without_pods;
             let (reason, message) = if to_zero {
                 ("ScaledToZero", "the HPA controller scaled the workload to zero")
@@ -292,8 +333,9 @@ impl Reconcile<'_> {
             let error = error.unwrap_or_default();
             self.set_status(current, None, statuses, false);
             self.warn("FailedComputeMetricsReplicas", error.clone());
-            return Err(ReconcileError(error));
+            return Err(ReconcileError::internal(error));
         };
+        self.has_metric_error = error.is_some();
         let mut reason = match recommended.cmp(&current) {
             Ordering::Greater => format!("{metric} above target"),
             Ordering::Less => "All metrics below target".to_owned(),
@@ -332,7 +374,7 @@ impl Reconcile<'_> {
                 format!("the HPA controller was unable to update the target scale: {error}");
             self.condition("AbleToScale", false, "FailedUpdateScale", message);
             self.set_status(current, None, metrics.to_vec(), false);
-            return Err(ReconcileError(error.to_string()));
+            return Err(ReconcileError::internal(error.to_string()));
         }
         let message =
             format!("the HPA controller was able to update the target scale to {desired}");
@@ -374,6 +416,7 @@ impl Reconcile<'_> {
             scale,
             &pods,
             (&self.controller.tuning, self.now),
+            self.status.current_replicas.unwrap_or(0),
         )
         .await;
         for (reason, error) in outcome.failed.drain(..) {
@@ -439,36 +482,6 @@ impl Reconcile<'_> {
         };
         self.warn(event, text);
         self.condition("ScalingActive", false, reason, message);
-    }
-}
-
-/// Sets a condition. Its transition time changes only with its status.
-fn set_condition(
-    status: &mut HorizontalPodAutoscalerStatus,
-    kind: &str,
-    holds: bool,
-    reason: &str,
-    message: String,
-    now: Timestamp,
-) {
-    let value = if holds { "True" } else { "False" };
-    let all = status.conditions.get_or_insert_default();
-    let found = all.iter_mut().find(|c| c.type_ == kind);
-    let since = match &found {
-        Some(old) if old.status == value => old.last_transition_time.clone(),
-        _ => Some(Time(now)),
-    };
-    let new = HorizontalPodAutoscalerCondition {
-        type_: kind.to_owned(),
-        status: value.to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message),
-        last_transition_time: since,
-        observed_generation: None,
-    };
-    match found {
-        Some(old) => *old = new,
-        None => all.push(new),
     }
 }
 

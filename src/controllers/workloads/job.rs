@@ -3,6 +3,7 @@
 pub(crate) mod fields;
 mod indexes;
 pub(crate) mod metrics;
+mod new_pod;
 mod plan;
 mod policy;
 #[cfg(test)]
@@ -15,23 +16,22 @@ use std::time::Duration;
 
 use api::Object;
 use api::k8s::api::batch::v1::{Job, JobSpec, JobStatus};
-use api::k8s::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
 use base::clock;
 use client::events::EventType;
-use client::{
-    Action, Change, Error, Expectations, Informer, Patch, controller_of, meta, owner_reference,
-};
+use client::{Action, Change, Error, Expectations, Informer, Patch, controller_of, meta};
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
-use crate::framework::pod_control::{PodControl, pod_from_template};
+use crate::framework::pod_control::PodControl;
 use crate::framework::pods;
-use fields::{FAILURES, FINALIZER, IGNORED_FAILURES, INDEX, condition, is_suspended};
+use fields::{FINALIZER, condition, is_suspended};
+use new_pod::new_pod;
 use plan::{BackOff, Next, View};
 
 /// Service account and event source.
@@ -44,8 +44,6 @@ const WORKERS: usize = 5;
 const BY_JOB: &str = "tracked-by-job";
 /// Before the name of a pod in a key that is not a Job's: names of objects have no slash.
 const ORPHAN: &str = "pod/";
-/// Longest prefix of a generated name.
-const PREFIX_MAX: usize = 58;
 
 /// What the controller remembers of a Job between syncs.
 #[derive(Debug, Default)]
@@ -80,9 +78,11 @@ pub(crate) fn start(context: &Context) {
     controller.pods.add_index(BY_JOB, job_of_tracked);
     let mut keyed = Keyed::new();
     keyed.watches_self(&controller.jobs);
+    controller.jobs.on_change(metrics::job_changed);
     let (known, expected) = (controller.jobs.clone(), Arc::clone(&controller.expectations));
     let states = Arc::clone(&controller.states);
     keyed.watches(&controller.pods, move |change| {
+        metrics::pod_changed(change);
         observe(change, &expected, &states);
         let mut keys = adoption::owners_of(change, &known, |job: &Job, pod| selects(job, pod));
         keys.extend(orphan(change));
@@ -160,10 +160,12 @@ impl Controller {
             return Ok(Action::Done);
         };
         let Some(spec) = job.spec.as_ref() else { return Ok(Action::Done) };
-        if spec.managed_by.as_deref().is_some_and(|m| m != MANAGED_BY)
-            || fields::is_finished(&job)
-            || self.is_stale(&key, &job)
+        if spec.managed_by.as_deref().is_some_and(|m| m != MANAGED_BY) || fields::is_finished(&job)
         {
+            return Ok(Action::Done);
+        }
+        if self.is_stale(&key, &job) {
+            metrics::stale_sync_skipped();
             return Ok(Action::Done);
         }
         let satisfied = self.expectations.satisfied(&key);
@@ -228,7 +230,8 @@ impl Controller {
         let managed = satisfied && !view.deleting && next != Next::End;
         let ending = next == Next::End;
         let was_active = i32::try_from(view.active().len()).unwrap_or(i32::MAX);
-        let (created, deleted, outcome) = self.apply(key, job, spec, next).await;
+        let reason = metrics::creation_reason(spec, view.failed, view.terminating());
+        let (created, deleted, outcome) = self.apply(key, job, spec, next, reason).await;
         let active = was_active + created - i32::try_from(deleted.len()).unwrap_or(0);
         let mut finished = view.finished.clone().filter(|_| ending && active == 0 && satisfied);
         if !ending && view.is_complete(active) {
@@ -279,6 +282,7 @@ impl Controller {
             self.write(key, &mut job, &status).await?;
             self.remember(key, |m| m.back_off = view.back_off);
         }
+        metrics::policy_applied(&accounted.policy_actions);
         let mut tracked = tracking::tracked_uids(view);
         let mut outcome = Ok(());
         for pod in &accounted.release {
@@ -380,6 +384,7 @@ impl Controller {
         job: &Job,
         spec: &JobSpec,
         next: Next,
+        reason: &str,
     ) -> (i32, HashSet<String>, Result<(), Error>) {
         match next {
             Next::Nothing => (0, HashSet::new(), Ok(())),
@@ -397,12 +402,12 @@ impl Controller {
             }
             Next::Create(number) => {
                 let pod = new_pod(job, spec, None);
-                let (created, outcome) = self.create(key, job, vec![pod; number]).await;
+                let (created, outcome) = self.create(key, job, vec![pod; number], reason).await;
                 (created, HashSet::new(), outcome)
             }
             Next::CreateIndexes(indexes) => {
                 let pods = indexes.into_iter().map(|index| new_pod(job, spec, Some(index)));
-                let (created, outcome) = self.create(key, job, pods.collect()).await;
+                let (created, outcome) = self.create(key, job, pods.collect(), reason).await;
                 (created, HashSet::new(), outcome)
             }
         }
@@ -440,10 +445,16 @@ impl Controller {
         (deleted, outcome)
     }
 
-    /// Creates in batches of 1, 2, 4 ….
-    async fn create(&self, key: &str, job: &Job, pods: Vec<Pod>) -> (i32, Result<(), Error>) {
+    /// Creates in batches of 1, 2, 4 …. `reason` is that of the metrics.
+    async fn create(
+        &self,
+        key: &str,
+        job: &Job,
+        pods: Vec<Pod>,
+        reason: &str,
+    ) -> (i32, Result<(), Error>) {
         self.expectations.expect_creations(key, pods.len());
-        let (mut done, mut batch, mut created) = (0, 1, 0);
+        let (mut done, mut batch, mut created, mut failed) = (0, 1, 0, 0);
         let mut outcome = Ok(());
         while done < pods.len() && outcome.is_ok() {
             let tries = pods.iter().skip(done).take(batch).map(|p| self.control.create(job, p));
@@ -453,63 +464,17 @@ impl Controller {
                     Ok(_) => created += 1,
                     Err(error) => {
                         self.expectations.creation_observed(key);
+                        failed += 1;
                         outcome = Err(error);
                     }
                 }
             }
             batch *= 2;
         }
+        metrics::pods_created(reason, created, failed);
         for _ in done..pods.len() {
             self.expectations.creation_observed(key);
         }
         (created, outcome)
     }
-}
-
-/// A pod of the Job; of an index with its earlier failures (counted, ignored).
-fn new_pod(job: &Job, spec: &JobSpec, index: Option<(i32, (i32, i32))>) -> Pod {
-    let meta = &job.metadata;
-    let (name, namespace) =
-        (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
-    let mut pod = pod_from_template(&spec.template, name, namespace, owner_reference(job));
-    let finalizers = pod.metadata.finalizers.get_or_insert_default();
-    if !finalizers.iter().any(|f| f == FINALIZER) {
-        finalizers.push(FINALIZER.to_owned());
-    }
-    let Some((index, (counted, ignored))) = index else { return pod };
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(INDEX.into(), index.to_string());
-    if spec.backoff_limit_per_index.is_some() {
-        annotations.insert(FAILURES.into(), counted.to_string());
-        if ignored > 0 {
-            annotations.insert(IGNORED_FAILURES.into(), ignored.to_string());
-        }
-    }
-    pod.metadata.labels.get_or_insert_default().insert(INDEX.into(), index.to_string());
-    let suffix = format!("-{index}-");
-    let mut prefix = name.to_owned();
-    prefix.truncate(PREFIX_MAX.saturating_sub(suffix.len()));
-    pod.metadata.generate_name = Some(prefix + &suffix);
-    let pod_spec = pod.spec.get_or_insert_default();
-    pod_spec.hostname = Some(format!("{name}-{index}"));
-    pod_spec.init_containers.iter_mut().flatten().for_each(add_index_variable);
-    pod_spec.containers.iter_mut().for_each(add_index_variable);
-    pod
-}
-
-fn add_index_variable(container: &mut Container) {
-    const NAME: &str = "JOB_COMPLETION_INDEX";
-    let variables = container.env.get_or_insert_default();
-    if variables.iter().any(|v| v.name == NAME) {
-        return;
-    }
-    let field = ObjectFieldSelector {
-        field_path: format!("metadata.labels['{INDEX}']"),
-        ..ObjectFieldSelector::default()
-    };
-    variables.push(EnvVar {
-        name: NAME.into(),
-        value_from: Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() }),
-        ..EnvVar::default()
-    });
 }

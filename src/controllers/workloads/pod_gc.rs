@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
 use crate::framework::{nodes, pods};
+use crate::workloads::metrics;
 
 /// How long a node must be gone (`quarantineTime`).
 const QUARANTINE: Duration = Duration::from_secs(40);
@@ -169,7 +170,7 @@ impl Controller {
             let decoded = all.iter().filter_map(|pod| client::informer::decode(pod));
             let finished = decoded.filter(pods::is_terminal).collect();
             for pod in too_many(finished, self.terminated) {
-                self.remove(&pod, None).await?;
+                self.remove(&pod, "terminated", None).await?;
             }
             return Ok(Action::Done);
         }
@@ -181,7 +182,11 @@ impl Controller {
         }
         match verdict(&pod, node.as_ref()) {
             Verdict::Keep => Ok(Action::Done),
-            Verdict::Remove => self.remove(&pod, None).await,
+            Verdict::Remove => {
+                let reason =
+                    if pods::is_scheduled(&pod) { "out-of-service" } else { "unscheduled" };
+                self.remove(&pod, reason, None).await
+            }
             Verdict::Orphan => {
                 let now = clock::now();
                 let since = {
@@ -200,7 +205,8 @@ impl Controller {
                         Ok(Action::Done)
                     }
                     Err(error) if error.is_not_found() => {
-                        self.remove(&pod, Some("PodGC: node no longer exists")).await
+                        let why = "PodGC: node no longer exists";
+                        self.remove(&pod, "orphaned", Some(why)).await
                     }
                     Err(error) => Err(error),
                 }
@@ -208,8 +214,16 @@ impl Controller {
         }
     }
 
-    /// Ends the pod's life in the API: failed, unless it finished, then gone.
-    async fn remove(&self, pod: &Pod, why: Option<&str>) -> Result<Action, Error> {
+    /// Ends the pod's life in the API and records it. `reason` is that of the metrics.
+    async fn remove(&self, pod: &Pod, reason: &str, why: Option<&str>) -> Result<Action, Error> {
+        let outcome = self.fail_and_delete(pod, why).await;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        metrics::pod_collected(namespace, reason, outcome.is_ok());
+        outcome
+    }
+
+    /// Fails the pod, unless it finished, then deletes it.
+    async fn fail_and_delete(&self, pod: &Pod, why: Option<&str>) -> Result<Action, Error> {
         let meta = &pod.metadata;
         let (namespace, name) = (
             meta.namespace.as_deref().unwrap_or_default(),

@@ -17,6 +17,7 @@ use crate::framework::adoption;
 use crate::framework::context::Context;
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
+use crate::workloads::metrics;
 
 /// Pods created or deleted in one sync (`replicaset.BurstReplicas`).
 const BURST_MAX: usize = 500;
@@ -270,6 +271,9 @@ impl<K: ReplicaOwner> Engine<K> {
         let crowd = |pod: &Pod| active.iter().filter(|p| node_of(p) == node_of(pod)).count();
         ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
         ranked.truncate(count);
+        if count < active.len() {
+            metrics::scaled_down(active, &ranked, now);
+        }
         self.expectations
             .expect_deletions(key, ranked.iter().filter_map(|p| p.metadata.uid.clone()));
         let results =

@@ -10,11 +10,13 @@ use api::k8s::api::apps::v1::{ControllerRevision, StatefulSet};
 use api::k8s::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
 use api::k8s::jiff::Timestamp;
 use client::events::EventType;
+use client::informer::decode;
 use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
 use crate::framework::keyed::{Key, Keyed, settled};
+use crate::workloads::metrics;
 use crate::workloads::revision_history;
 use crate::workloads::revision_history::{History, Snapshot};
 use plan::{Step, View};
@@ -61,6 +63,7 @@ pub(crate) fn start(context: &Context) {
     });
     let known = controller.sets.clone();
     keyed.watches(&controller.claims, move |change| set_of_gone_claim(change, &known));
+    crate::metrics::collect(&controller, Controller::count);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
@@ -82,7 +85,37 @@ fn set_of_gone_claim(change: &Change, sets: &Informer<StatefulSet>) -> Vec<Key> 
     names.map(|name| (namespace.clone(), name)).collect()
 }
 
+/// The labels of a StatefulSet in the metrics.
+fn labels(set: &StatefulSet) -> [&str; 3] {
+    let meta = &set.metadata;
+    [
+        set.spec.pod_management_policy.as_deref().unwrap_or("OrderedReady"),
+        meta.name.as_deref().unwrap_or_default(),
+        meta.namespace.as_deref().unwrap_or_default(),
+    ]
+}
+
 impl Controller {
+    /// Counts the unavailable pods of each StatefulSet. As upstream, one that is updated on
+    /// deletion has no such number.
+    fn count(&self) {
+        let (limits, unavailable) =
+            (metrics::MAX_UNAVAILABLE.empty(), metrics::UNAVAILABLE_REPLICAS.empty());
+        let now = Timestamp::now();
+        for set in self.sets.cache().list("") {
+            let Some(set) = decode::<StatefulSet>(&set) else { continue };
+            limits.set(&labels(&set), plan::max_unavailable(&set) as f64);
+            if plan::is_rolling(&set) {
+                let uid = set.metadata.uid.as_deref().unwrap_or_default();
+                let pods = self.pods.by_index(adoption::BY_CONTROLLER, uid);
+                let number = View::new(&set, "", "", pods, now).unavailable();
+                unavailable.set(&labels(&set), number as f64);
+            }
+        }
+        metrics::MAX_UNAVAILABLE.replace(limits);
+        metrics::UNAVAILABLE_REPLICAS.replace(unavailable);
+    }
+
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, Error> {
         let Some(set) = self.sets.get(namespace, name) else { return Ok(Action::Done) };
         let spec = &set.spec;
@@ -314,5 +347,61 @@ impl Controller {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::Cluster;
+    use serde_json::{Value, json};
+
+    fn set(name: &str, strategy: &str) -> Value {
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
+            "metadata": {"name": name, "namespace": "n", "uid": name},
+            "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "a"}}, "template": {},
+                "podManagementPolicy": "Parallel",
+                "updateStrategy": {"type": strategy,
+                    "rollingUpdate": {"maxUnavailable": "50%", "partition": 0}}}})
+    }
+
+    fn pod(name: &str, is_deleted: bool) -> Value {
+        let deleted = if is_deleted { json!("2026-01-01T00:00:00Z") } else { Value::Null };
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "n", "uid": name,
+                "deletionTimestamp": deleted,
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s",
+                    "uid": "s", "controller": true}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
+    }
+
+    #[tokio::test]
+    async fn metrics_show_the_unavailable_pods_of_each_set() {
+        let pods = [pod("s-0", false), pod("s-1", true), pod("s-2", false), pod("s-7", true)];
+        let sets = [set("s", "RollingUpdate"), set("t", "OnDelete")];
+        let cluster = Cluster::new(&[sets.to_vec(), pods.to_vec()].concat());
+        let controller = Controller {
+            client: cluster.client.clone(),
+            recorder: cluster.recorder.clone(),
+            sets: cluster.informers.of(),
+            pods: cluster.informers.of(),
+            claims: cluster.informers.of(),
+            revisions: cluster.informers.of(),
+        };
+        adoption::index(&controller.pods);
+        controller.sets.synced().await;
+        controller.pods.synced().await;
+        let values = |set: &str| {
+            let families = [&metrics::MAX_UNAVAILABLE, &metrics::UNAVAILABLE_REPLICAS];
+            families.map(|family| family.read(&["Parallel", set, "n"]))
+        };
+        controller.count();
+        // One terminates and one is missing; a pod beyond the replicas does not count.
+        assert_eq!((values("s"), values("t")), ([2.0, 2.0], [2.0, 0.0]));
+        cluster.remove("statefulsets", "n/s");
+        cluster.requests().await;
+        controller.count();
+        assert_eq!((values("s"), values("t")), ([0.0, 0.0], [2.0, 0.0]));
+        cluster.stop().await;
     }
 }

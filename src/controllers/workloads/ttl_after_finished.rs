@@ -6,11 +6,13 @@ use std::time::Duration;
 use api::k8s::api::batch::v1::Job;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
+use base::clock;
 use client::{Action, Client, DeleteOptions, Error, Informer, Propagation};
 
 use crate::framework::context::Context;
 use crate::framework::keyed::{Keyed, settled};
 use crate::workloads::job::fields::finished_at;
+use crate::workloads::metrics;
 
 /// Name of the controller and of its service account.
 const CONTROLLER: &str = "ttl-after-finished-controller";
@@ -30,15 +32,20 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// Returns the seconds until the Job is deleted, 0 if it is due; `None` if it has not finished, has
-/// no time to live, or is already being deleted.
-fn seconds_until_deletion(job: &Job, now: Timestamp) -> Option<u64> {
+/// Returns the second in which the Job becomes due; `None` if it has not finished, has no time to
+/// live, or is already being deleted.
+fn due_second(job: &Job) -> Option<i64> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
     let Time(finished) = finished_at(job)?.last_transition_time.as_ref()?;
-    let left = finished.as_second().saturating_add(i64::from(ttl)) - now.as_second();
+    Some(finished.as_second().saturating_add(i64::from(ttl)))
+}
+
+/// Returns the seconds until the Job is deleted, 0 if it is due; `None` if it never is.
+fn seconds_until_deletion(job: &Job, now: Timestamp) -> Option<u64> {
+    let left = due_second(job)?.saturating_sub(now.as_second());
     Some(u64::try_from(left).unwrap_or(0))
 }
 
@@ -70,7 +77,14 @@ async fn reconcile(
         propagation: Some(Propagation::Foreground),
         ..DeleteOptions::with_uid(fresh.metadata.uid.as_deref().unwrap_or_default())
     };
-    settled(client.delete::<Job>(namespace, name, &options).await)?;
+    match client.delete::<Job>(namespace, name, &options).await {
+        Ok(()) => {
+            let due = due_second(&fresh).and_then(|second| u64::try_from(second).ok());
+            let due = Duration::from_secs(due.unwrap_or(u64::MAX));
+            metrics::finished_job_deleted(clock::unix_time().saturating_sub(due));
+        }
+        failed => settled(failed)?,
+    }
     Ok(Action::Done)
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::devices::fake_api::Cluster;
+use crate::fake_api::Cluster;
 
 fn start(objects: &[Value]) -> Cluster {
     let cluster = Cluster::new(objects);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::devices::fake_api::Cluster;
+use crate::fake_api::Cluster;
 
 /// The wall-clock time at which each test starts, in seconds.
 const START: u64 = 1_800_000_000;

@@ -2,14 +2,43 @@
 
 use api::k8s::api::core::v1::Service;
 use base::metrics::{DEFAULT_BOUNDS, Family};
+use client::informer::decode;
 
-use super::{Plan, topology};
+use super::{Controller, ENDPOINTS_MAX, MANAGED_BY, Plan, topology};
+use crate::metrics::ENDPOINT_BOUNDS;
+use crate::network::slice_counts;
 
 /// Writes of slices.
 static CHANGES: Family = Family::counter(
     "endpoint_slice_controller_changes",
     "[ALPHA] Number of EndpointSlice changes",
     &["operation"],
+);
+
+static DESIRED_SLICES: Family = Family::gauge(
+    "endpoint_slice_controller_desired_endpoint_slices",
+    "[BETA] Number of EndpointSlices that would exist with perfect endpoint allocation",
+    &[],
+);
+
+static ADDED: Family = Family::histogram(
+    "endpoint_slice_controller_endpoints_added_per_sync",
+    "[BETA] Number of endpoints added on each Service sync",
+    &[],
+    &ENDPOINT_BOUNDS,
+);
+
+static ENDPOINTS: Family = Family::gauge(
+    "endpoint_slice_controller_endpoints_desired",
+    "[BETA] Number of endpoints desired",
+    &[],
+);
+
+static REMOVED: Family = Family::histogram(
+    "endpoint_slice_controller_endpoints_removed_per_sync",
+    "[BETA] Number of endpoints removed on each Service sync",
+    &[],
+    &ENDPOINT_BOUNDS,
 );
 
 static CHANGED: Family = Family::histogram(
@@ -19,6 +48,18 @@ static CHANGED: Family = Family::histogram(
     &DEFAULT_BOUNDS,
 );
 
+static SLICES: Family = Family::gauge(
+    "endpoint_slice_controller_num_endpoint_slices",
+    "[BETA] Number of EndpointSlices",
+    &[],
+);
+
+static DISTRIBUTIONS: Family = Family::gauge(
+    "endpoint_slice_controller_services_count_by_traffic_distribution",
+    "[BETA] Number of Services using some specific trafficDistribution",
+    &["traffic_distribution"],
+);
+
 static SYNCS: Family = Family::counter(
     "endpoint_slice_controller_syncs",
     "[ALPHA] Number of EndpointSlice syncs",
@@ -26,46 +67,90 @@ static SYNCS: Family = Family::counter(
 );
 
 /// The families of this controller, in the order in which they are rendered.
-pub(crate) static ALL: [&Family; 3] = [&CHANGES, &CHANGED, &SYNCS];
+pub(crate) static ALL: [&Family; 9] = [
+    &CHANGES,
+    &DESIRED_SLICES,
+    &ADDED,
+    &ENDPOINTS,
+    &REMOVED,
+    &CHANGED,
+    &SLICES,
+    &DISTRIBUTIONS,
+    &SYNCS,
+];
 
-/// Records the planned writes of a Service.
-pub(super) fn planned(service: &Service, plan: &Plan) {
+/// The `trafficDistribution` of a Service that takes effect (`canUseTrafficDistribution`).
+fn distribution(service: &Service) -> Option<&str> {
+    let distribution = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let is_known = matches!(distribution, "PreferClose" | "PreferSameZone" | "PreferSameNode");
+    (is_known && !topology::is_auto(service)).then_some(distribution)
+}
+
+/// Records the planned endpoints of a Service.
+pub(super) fn planned(plan: &Plan) {
+    ADDED.observe(&[], plan.added as f64);
+    REMOVED.observe(&[], plan.removed as f64);
+}
+
+/// Records a write: `create`, `update` or `delete`.
+pub(super) fn written(operation: &str) {
+    CHANGES.inc(&[operation]);
+}
+
+/// Records that all writes of a Service succeeded.
+pub(super) fn applied(service: &Service, changed: usize) {
     let topology = if topology::is_auto(service) { "Auto" } else { "Disabled" };
-    let distribution = service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref());
-    let writes = [("create", &plan.create), ("update", &plan.update), ("delete", &plan.delete)];
-    let mut changed = 0;
-    for (operation, slices) in writes.into_iter().filter(|(_, slices)| !slices.is_empty()) {
-        CHANGES.add(&[operation], slices.len() as f64);
-        changed += slices.len();
-    }
-    CHANGED.observe(&[topology, distribution.unwrap_or_default()], changed as f64);
+    CHANGED.observe(&[topology, distribution(service).unwrap_or_default()], changed as f64);
 }
 
 /// Records the end of a sync.
-pub(super) fn synced<E>(outcome: Result<(), E>) -> Result<(), E> {
+pub(super) fn synced<T, E>(outcome: &Result<T, E>) {
     SYNCS.inc(&[if outcome.is_ok() { "success" } else { "error" }]);
-    outcome
+}
+
+impl Controller {
+    /// Counts the slices of this controller, and its Services by their `trafficDistribution`.
+    pub(super) fn count(&self) {
+        let counts = slice_counts::count(&self.slices, MANAGED_BY.1, ENDPOINTS_MAX);
+        ENDPOINTS.set(&[], counts.endpoints as f64);
+        SLICES.set(&[], counts.slices as f64);
+        DESIRED_SLICES.set(&[], counts.desired as f64);
+        let counted = DISTRIBUTIONS.empty();
+        for service in self.services.cache().list("") {
+            let Some(service) = decode::<Service>(&service) else { continue };
+            if let Some(distribution) =
+                distribution(&service).filter(|_| super::selector(&service).is_some())
+            {
+                counted.inc(&[distribution]);
+            }
+        }
+        DISTRIBUTIONS.replace(counted);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::k8s::api::discovery::v1::EndpointSlice;
-    use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use serde_json::{Value, json};
+
+    fn service(mode: &str, distribution: Value) -> Service {
+        serde_json::from_value(json!({
+            "metadata": {"annotations": {"service.kubernetes.io/topology-mode": mode}},
+            "spec": {"trafficDistribution": distribution},
+        }))
+        .unwrap()
+    }
 
     #[test]
-    fn writes_are_counted_by_operation() {
-        let mode = ("service.kubernetes.io/topology-mode".to_owned(), "Auto".to_owned());
-        let metadata = ObjectMeta { annotations: Some([mode].into()), ..ObjectMeta::default() };
-        let service = Service { metadata, ..Service::default() };
-        let slice = EndpointSlice::default;
-        let plan =
-            Plan { create: vec![slice(), slice()], update: vec![slice()], ..Plan::default() };
-        planned(&service, &plan);
-        assert_eq!([CHANGES.read(&["create"]), CHANGES.read(&["update"])], [2.0, 1.0]);
-        assert_eq!(CHANGED.read(&["Auto", ""]), 1.0);
-        let mut page = String::new();
-        CHANGES.render(&mut page);
-        assert!(!page.contains("delete"), "{page}");
+    fn changed_slices_are_observed_by_the_hints_that_take_effect() {
+        for (mode, named, labels) in [
+            ("Auto", json!("PreferSameNode"), ["Auto", ""]),
+            ("Disabled", json!("PreferSameNode"), ["Disabled", "PreferSameNode"]),
+            ("Disabled", json!("Unknown"), ["Disabled", ""]),
+        ] {
+            let before = CHANGED.read(&labels);
+            applied(&service(mode, named), 3);
+            assert!(CHANGED.read(&labels) > before, "{labels:?}");
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! The metrics of the controller, with upstream's names, labels and texts.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use base::metrics::Family;
+use base::metrics::{Family, exponential};
 
 use super::decide::Member;
+
+const UPDATE_BOUNDS: [f64; 8] = exponential(0.001, 4.0);
 
 /// Nodes that got a `NoExecute` taint.
 pub(super) static EVICTIONS: Family = Family::counter(
@@ -20,6 +23,13 @@ static UNHEALTHY: Family = Family::gauge(
     &["zone"],
 );
 
+static UPDATE_DURATION: Family = Family::histogram(
+    "node_collector_update_node_health_duration_seconds",
+    "[ALPHA] Duration in seconds for NodeController to update the health of a single node.",
+    &[],
+    &UPDATE_BOUNDS,
+);
+
 static ZONE_HEALTH: Family = Family::gauge(
     "node_collector_zone_health",
     "[ALPHA] Gauge measuring percentage of healthy nodes per zone.",
@@ -33,7 +43,13 @@ static ZONE_SIZE: Family = Family::gauge(
 );
 
 /// The families of this controller, in the order in which they are rendered.
-pub(crate) static ALL: [&Family; 4] = [&EVICTIONS, &UNHEALTHY, &ZONE_HEALTH, &ZONE_SIZE];
+pub(crate) static ALL: [&Family; 5] =
+    [&EVICTIONS, &UNHEALTHY, &UPDATE_DURATION, &ZONE_HEALTH, &ZONE_SIZE];
+
+/// Records how long the update of one node took.
+pub(super) fn updated(took: Duration) {
+    UPDATE_DURATION.took(&[], took);
+}
 
 /// Sets the gauges of all zones; one without nodes is healthy.
 pub(super) fn set_zones<'a>(

@@ -4,6 +4,7 @@ use api::k8s::api::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod,
 };
 use api::{Object, csi_translation};
+use client::Informer;
 use client::informer::decode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -109,6 +110,8 @@ pub(super) struct AttachPod {
     claims: Vec<ClaimUse>,
     /// Volumes without a claim that are attached.
     pub(super) inline: Vec<InlineVolume>,
+    /// Drivers of CSI volumes without a claim, which are not attached.
+    pub(super) inline_drivers: Vec<String>,
 }
 
 /// A claim of a pod.
@@ -146,6 +149,7 @@ struct PodVolume {
     name: String,
     persistent_volume_claim: Option<ClaimSource>,
     ephemeral: Option<IgnoredAny>,
+    csi: Option<InlineCsi>,
     iscsi: Option<IscsiSource>,
     fc: Option<FcSource>,
     aws_elastic_block_store: Option<IgnoredAny>,
@@ -171,6 +175,12 @@ impl PodVolume {
         ];
         sources.into_iter().any(Option::is_some)
     }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct InlineCsi {
+    driver: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -234,7 +244,9 @@ impl AttachPod {
             }
             (None, None) => None,
         };
-        let volumes = shape.spec.volumes.unwrap_or_default();
+        let mut volumes = shape.spec.volumes.unwrap_or_default();
+        let inline_drivers = volumes.iter_mut().filter_map(|v| v.csi.take()).map(|csi| csi.driver);
+        let inline_drivers = inline_drivers.collect();
         let inline = InlineVolume::all(pod, &volumes);
         let is_finished = matches!(shape.status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let is_deleted = shape.metadata.deletion_timestamp.is_some();
@@ -244,6 +256,7 @@ impl AttachPod {
             is_terminated: is_finished || is_deleted && !shape.status.may_run(),
             claims: volumes.into_iter().filter_map(claim).collect(),
             inline,
+            inline_drivers,
         })
     }
 
@@ -255,6 +268,17 @@ impl AttachPod {
     /// The names of its claims.
     pub(super) fn claims(&self) -> impl Iterator<Item = &str> {
         self.claims.iter().map(|claim| claim.name.as_str())
+    }
+
+    /// The claims of which it uses the volumes (`createInTreeVolumeSpec`); `uid` is its own.
+    pub(super) fn bound_claims<'a>(
+        &'a self,
+        namespace: &'a str,
+        uid: &'a str,
+        claims: &'a Informer<PersistentVolumeClaim>,
+    ) -> impl Iterator<Item = PersistentVolumeClaim> + 'a {
+        let found = self.claims().filter_map(move |name| claims.get(namespace, name));
+        found.filter(move |claim| self.uses(uid, claim))
     }
 
     /// It uses `claim`, which is of its namespace; `uid` is its own.

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use base::metrics::Family;
 
+use super::Controller;
+use super::desired::{AttachPod, bound_volume};
 use super::names::VolumeName;
 
 /// Upper bounds in seconds.
-const BOUNDS: [f64; 13] =
+pub(crate) static OPERATION_BOUNDS: [f64; 13] =
     [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 /// Detachments without a check that the volume is not mounted.
@@ -24,16 +26,53 @@ pub(super) static TOTAL_VOLUMES: Family = Family::gauge(
     &["plugin_name", "state"],
 );
 
+/// Volumes of pods that have a node, of plugins that attach.
+static VOLUMES_IN_USE: Family = Family::gauge(
+    "storage_count_attachable_volumes_in_use",
+    "[ALPHA] Measure number of volumes in use",
+    &["node", "volume_plugin"],
+);
+
 /// How long operations take, with the answer of external-attacher.
 static OPERATION_DURATION: Family = Family::histogram(
     "storage_operation_duration_seconds",
     "[BETA] Storage operation duration",
     &["migrated", "operation_name", "status", "volume_plugin"],
-    &BOUNDS,
+    &OPERATION_BOUNDS,
 );
 
 /// The families of this controller, in the order in which they are rendered.
-pub(crate) static ALL: [&Family; 3] = [&FORCED_DETACHES, &TOTAL_VOLUMES, &OPERATION_DURATION];
+pub(crate) static ALL: [&Family; 4] =
+    [&FORCED_DETACHES, &TOTAL_VOLUMES, &VOLUMES_IN_USE, &OPERATION_DURATION];
+
+impl Controller {
+    /// Counts the volumes that pods use, by node and plugin (`getVolumeInUseCount`).
+    pub(super) fn count(&self) {
+        let counted = VOLUMES_IN_USE.empty();
+        for object in self.pods.cache().list("") {
+            // A pod that cannot be read is in the log of the controller.
+            let Ok(pod) = AttachPod::of(&object) else { continue };
+            if pod.node.is_empty() {
+                continue;
+            }
+            for claim in pod.bound_claims(&object.key.namespace, &object.uid, &self.claims) {
+                let volume =
+                    bound_volume(&claim).and_then(|name| self.volumes.cache().get("", name));
+                let volume = volume.as_deref().and_then(VolumeName::of);
+                if let Some(volume) = volume {
+                    counted.inc(&[&pod.node, &volume.plugin()]);
+                }
+            }
+            for volume in &pod.inline {
+                counted.inc(&[&pod.node, &volume.volume.plugin()]);
+            }
+            for driver in &pod.inline_drivers {
+                counted.inc(&[&pod.node, &VolumeName::new(driver, "").plugin()]);
+            }
+        }
+        VOLUMES_IN_USE.replace(counted);
+    }
+}
 
 /// Records an operation that has ended, of a volume that is migrated from an in-tree plugin or not.
 pub(super) fn operation(

@@ -13,6 +13,7 @@ use super::matching::{
 };
 use super::{Binder, Claim, Stored, claim_phase, is_unbound};
 use crate::framework::pods;
+use crate::storage::metrics;
 use crate::storage::pod_claims::BY_CLAIM;
 
 /// Size of the file system of a volume that was enlarged while its claim was deleted; the node
@@ -83,6 +84,13 @@ pub(super) fn status(
     Ok((new != old).then_some(new))
 }
 
+/// `<namespace>/<name>` of a claim.
+fn key_of(claim: &Claim) -> String {
+    let meta = &claim.typed.metadata;
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    format!("{}/{}", text(&meta.namespace), text(&meta.name))
+}
+
 impl Binder {
     pub(super) async fn sync_claim(&self, namespace: &str, name: &str) -> Result<(), Error> {
         let Some(claim) = Stored::cached(&self.claims, namespace, name)? else { return Ok(()) };
@@ -113,13 +121,18 @@ impl Binder {
         if let Some(found) = best(&all, &claim.typed, delayed) {
             let name = found.metadata.name.as_deref().unwrap_or_default();
             let Some(volume) = Stored::cached(&self.volumes, "", name)? else { return Ok(()) };
-            return self.bind(volume, claim).await;
+            let key = key_of(&claim);
+            let bound = self.bind(volume, claim).await;
+            self.operations.ended(&key, &bound);
+            return bound;
         }
         if !has_class(&claim.typed) {
             let classes = self.classes.list("");
             if let Some(name) = default_class(&classes).and_then(|c| c.metadata.name.clone()) {
                 let set = |json: &mut Value| json["spec"]["storageClassName"] = name.into();
-                return claim.write(&self.client, "", set).await.map(drop);
+                let written = claim.write(&self.client, "", set).await.map(drop);
+                metrics::default_class_assigned(written.is_ok());
+                return written;
             }
         }
         let selected = annotation(&claim.typed.metadata.annotations, SELECTED_NODE).is_some();
@@ -136,15 +149,9 @@ impl Binder {
     }
 
     fn waits_for(&self, claim: &Claim) -> (&'static str, String) {
-        let meta = &claim.typed.metadata;
-        let key = format!(
-            "{}/{}",
-            meta.namespace.as_deref().unwrap_or_default(),
-            meta.name.as_deref().unwrap_or_default()
-        );
         let waiting: Vec<String> = self
             .pods
-            .by_index(BY_CLAIM, &key)
+            .by_index(BY_CLAIM, &key_of(claim))
             .into_iter()
             .filter(|p| !pods::is_terminal(p) && !pods::is_scheduled(p))
             .filter_map(|p| p.metadata.name)
@@ -178,17 +185,23 @@ impl Binder {
             self.tell(&claim, EventType::Warning, "ProvisioningFailed", &text);
             return Ok(());
         }
+        let key = key_of(&claim);
+        self.operations.begin(&key, "provision", Some(&provisioner));
         let asked = annotation(&claim.typed.metadata.annotations, PROVISIONER);
         if asked == Some(&provisioner) {
             return Ok(());
         }
-        let claim = claim
+        let written = claim
             .write(&self.client, "", |json| {
                 for name in [PROVISIONER, BETA_PROVISIONER] {
                     json["metadata"]["annotations"][name] = provisioner.as_str().into();
                 }
             })
-            .await?;
+            .await;
+        if written.is_err() {
+            self.operations.failed(&key);
+        }
+        let claim = written?;
         let text = format!(
             "Waiting for a volume to be created either by the external provisioner \
              '{provisioner}' or manually by the system administrator. If volume creation is \

@@ -36,7 +36,8 @@ pub(super) fn has_class(claim: &PersistentVolumeClaim) -> bool {
         || claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_some())
 }
 
-fn volume_class(volume: &PersistentVolume) -> &str {
+/// The storage class of a volume; empty for none.
+pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
     annotation(&volume.metadata.annotations, BETA_CLASS)
         .or_else(|| volume.spec.as_ref()?.storage_class_name.as_deref())
         .unwrap_or_default()

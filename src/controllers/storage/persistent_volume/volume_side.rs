@@ -1,12 +1,14 @@
 //! The volume's part: its phase, and what becomes of it when its claim is gone.
 
-use api::csi_translation::MIGRATED_TO;
+use api::csi_translation::{MIGRATED_TO, driver_of};
 use api::k8s::api::core::v1::PersistentVolumeClaim;
 use client::Error;
 use client::events::EventType;
 use serde_json::Value;
 
-use super::matching::{BOUND_BY_CONTROLLER, PROVISIONED_BY, annotation, mode_differs};
+use super::matching::{
+    BOUND_BY_CONTROLLER, PROVISIONED_BY, annotation, mode_differs, volume_class,
+};
 use super::{Binder, Stored, Volume, volume_phase};
 
 /// What a volume without its claim becomes.
@@ -140,7 +142,18 @@ impl Binder {
             return Ok(());
         }
         let by = annotation(annotations, PROVISIONED_BY);
-        match reclaim(&self.policy(&volume), by, &name) {
+        let policy = self.policy(&volume);
+        let reclaimed = reclaim(&policy, by, &name);
+        if policy == "Delete" {
+            let class = (reclaimed == Reclaim::Leave).then(|| volume_class(&volume.typed));
+            let class = class.and_then(|class| self.classes.get("", class));
+            let plugin = class.as_ref().map(|class| driver_of(&class.provisioner));
+            self.operations.begin(&name, "delete", plugin);
+            if reclaimed != Reclaim::Leave {
+                self.operations.failed(&name);
+            }
+        }
+        match reclaimed {
             Reclaim::Leave => Ok(()),
             Reclaim::Fail(_, _) if volume_phase(&volume.typed) == "Failed" => Ok(()),
             Reclaim::Fail(reason, text) => {

@@ -11,8 +11,10 @@ use api::k8s::api::autoscaling::v2::{
 use api::k8s::api::core::v1::Pod;
 use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
 use api::k8s::jiff::Timestamp;
+use base::clock;
 
 use super::metrics::{MetricsClient, MetricsError, go_selector};
+use super::monitor::{self, Cause};
 use super::replicas::{self, Proposal, ReplicaError, Samples, TargetUse, Tolerances};
 use super::target::Scale;
 use crate::framework::tuning::{Autoscaling, Startup};
@@ -38,6 +40,9 @@ pub(super) struct MetricsOutcome {
     /// Events: reason and text.
     pub(super) failed: Vec<(&'static str, String)>,
 }
+
+/// Reason of event and condition for a metric whose type does not exist.
+const UNKNOWN_TYPE: &str = "InvalidMetricSourceType";
 
 /// The proposal of one metric: replicas, name of the metric, its status.
 type MetricProposal = (i32, String, MetricStatus);
@@ -77,13 +82,15 @@ fn usage_quantity(resource: &str, value: i64) -> Text {
     decimal(value)
 }
 
-/// Computes the proposals of all metrics and their combination.
+/// Computes the proposals of all metrics and their combination. `current` is the number of replicas
+/// in the status of the autoscaler, which upstream's metrics compare with.
 pub(super) async fn recommend(
     spec: &HorizontalPodAutoscalerSpec,
     source: &MetricsClient<'_>,
     scale: &Scale,
     pods: &[Pod],
     (tuning, now): (&Autoscaling, Timestamp),
+    current: i32,
 ) -> MetricsOutcome {
     let metrics = spec.metrics.as_deref().unwrap_or_default();
     let reader = MetricReader {
@@ -96,7 +103,14 @@ pub(super) async fn recommend(
     };
     let mut proposals = Vec::with_capacity(metrics.len());
     for metric in metrics {
-        proposals.push(reader.propose(metric).await);
+        let (began, proposal) = (clock::now(), reader.propose(metric).await);
+        let result = match &proposal {
+            Ok((replicas, ..)) => Ok(replicas.cmp(&current)),
+            Err(UnavailableMetric { reason: UNKNOWN_TYPE, .. }) => Err(Cause::Spec),
+            Err(_) => Err(Cause::Internal),
+        };
+        monitor::computed(began, &metric.type_, result);
+        proposals.push(proposal);
     }
     combine(proposals, scale.desired_replicas())
 }
@@ -142,10 +156,10 @@ fn combine(
             };
         }
     }
-    let (reason, message) = first.map_or(
-        ("InvalidMetricSourceType", "no metric is named".to_owned()),
-        |(reason, message, _)| (reason, message),
-    );
+    let (reason, message) = first
+        .map_or((UNKNOWN_TYPE, "no metric is named".to_owned()), |(reason, message, _)| {
+            (reason, message)
+        });
     MetricsOutcome {
         active: (false, reason, message),
         failed,
@@ -219,7 +233,7 @@ impl MetricReader<'_> {
             }
             _ => {
                 let error = ProposalError::UnknownType(metric.type_.clone()).to_string();
-                let (reason, context) = ("InvalidMetricSourceType", error.clone());
+                let (reason, context) = (UNKNOWN_TYPE, error.clone());
                 Err(UnavailableMetric { reason, context, error })
             }
         }

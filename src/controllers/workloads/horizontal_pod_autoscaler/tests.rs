@@ -120,6 +120,7 @@ async fn look(api: Api) -> (Option<i64>, Value) {
     };
     controller.autoscalers.synced().await;
     controller.pods.synced().await;
+    controller.count();
     let action = controller.reconcile(("a".into(), "web".into())).await.unwrap();
     assert_eq!(action, Action::After(Autoscaling::default().sync_period));
     let written = api.written.lock();
@@ -161,6 +162,56 @@ async fn use_above_the_aim_scales_up_and_the_status_says_why() {
         ]
     );
     assert!(status["lastScaleTime"].is_string());
+}
+
+/// Reconciles with these labels, and computations with these and the type of the metric.
+fn measured(action: &str, error: &str, kind: &str) -> [f64; 2] {
+    let name = "horizontal_pod_autoscaler_controller";
+    let counts = [
+        ("reconciliations_total", "reconciliation_duration_seconds", vec![action, error]),
+        (
+            "metric_computation_total",
+            "metric_computation_duration_seconds",
+            vec![action, error, kind],
+        ),
+    ];
+    counts.map(|(total, duration, labels)| {
+        let total = crate::metrics::read(&format!("{name}_{total}"), &labels);
+        let duration = crate::metrics::read(&format!("{name}_{duration}"), &labels);
+        assert!(total >= 1.0 && duration >= 1.0, "{labels:?}");
+        total
+    })
+}
+
+#[tokio::test]
+async fn reconciles_are_measured_by_what_they_did() {
+    look(world()).await;
+    // The status does not have the current number of replicas yet.
+    measured("scale_up", "none", "Resource");
+    let api = world();
+    api.served.lock().remove(METRICS);
+    look(api).await;
+    measured("none", "internal", "Resource");
+    let mut api = world();
+    let autoscaler = &mut api.objects[2];
+    autoscaler["spec"]["scaleTargetRef"]["apiVersion"] = "a/b/c".into();
+    look(api).await;
+    let total = "horizontal_pod_autoscaler_controller_reconciliations_total";
+    assert_eq!(crate::metrics::read(total, &["none", "spec"]), 1.0);
+    let mut api = world();
+    let autoscaler = &mut api.objects[2];
+    autoscaler["spec"]["metrics"][0]["type"] = "OfThisTest".into();
+    autoscaler["metadata"]["name"] = "web".into();
+    autoscaler["status"] = json!({"desiredReplicas": 7, "currentReplicas": 2});
+    look(api).await;
+    measured("none", "internal", "Resource");
+    let kind = ["none", "spec", "OfThisTest"];
+    let total = "horizontal_pod_autoscaler_controller_metric_computation_total";
+    assert_eq!(crate::metrics::read(total, &kind), 1.0);
+    let name = "horizontal_pod_autoscaler_controller";
+    // Every look of these tests counts one autoscaler.
+    let number = format!("{name}_num_horizontal_pod_autoscalers");
+    assert_eq!(crate::metrics::read(&number, &[]), 1.0);
 }
 
 #[tokio::test]

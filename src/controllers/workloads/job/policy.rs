@@ -18,8 +18,25 @@ pub(super) enum Verdict {
     FailJob(String),
 }
 
-/// Applies the first rule that matches.
+impl Verdict {
+    /// The action of a rule.
+    pub(super) fn action(&self) -> &'static str {
+        match self {
+            Self::Count => "Count",
+            Self::Ignore => "Ignore",
+            Self::FailIndex => "FailIndex",
+            Self::FailJob(_) => "FailJob",
+        }
+    }
+}
+
+/// Applies the first rule that matches; a pod that matches none counts.
 pub(super) fn judge(spec: &JobSpec, pod: &Pod) -> Verdict {
+    matching_rule(spec, pod).unwrap_or(Verdict::Count)
+}
+
+/// What the first rule that matches says; `None` without one.
+pub(super) fn matching_rule(spec: &JobSpec, pod: &Pod) -> Option<Verdict> {
     let rules = spec.pod_failure_policy.as_ref().map(|p| p.rules.as_slice()).unwrap_or_default();
     let (namespace, name) = (
         pod.metadata.namespace.as_deref().unwrap_or_default(),
@@ -40,16 +57,16 @@ pub(super) fn judge(spec: &JobSpec, pod: &Pod) -> Verdict {
             let Some(condition) = found else { continue };
             format!("Pod {namespace}/{name} has condition {}", condition.type_)
         };
-        return match rule.action.as_str() {
+        return Some(match rule.action.as_str() {
             "Ignore" => Verdict::Ignore,
             "FailIndex" => Verdict::FailIndex,
             "FailJob" => {
                 Verdict::FailJob(format!("{reason} matching FailJob rule at index {index}"))
             }
             _ => Verdict::Count,
-        };
+        });
     }
-    Verdict::Count
+    None
 }
 
 fn matching_container(

@@ -1,6 +1,8 @@
 //! A Job's decisions over pods in every state.
 
+use super::fields::{FAILURES, INDEX};
 use super::*;
+use crate::fake_api::Cluster;
 use serde_json::Value;
 
 fn job(spec: Value, status: Value) -> Job {
@@ -143,4 +145,70 @@ fn pods_of_an_index_know_it() {
     assert_eq!(pod.metadata.generate_name.as_deref(), Some("j-7-"));
     assert_eq!(pod.metadata.annotations.as_ref().unwrap()[FAILURES], "1");
     assert!(fields::is_tracked(&pod));
+}
+
+fn stored(name: &str, spec: Value) -> Value {
+    let mut job = json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "n", "uid": name},
+        "spec": {"completions": 1, "parallelism": 1, "backoffLimit": 6,
+            "selector": {"matchLabels": {"job": name}},
+            "template": {"metadata": {"labels": {"job": name}}}}});
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        job["spec"][field] = value.clone();
+    }
+    job
+}
+
+#[tokio::test(start_paused = true)]
+async fn created_pods_rules_and_other_controllers_are_counted() {
+    let created = |reason: &str, status: &str| {
+        crate::metrics::read("job_controller_job_pods_creation_total", &[reason, status])
+    };
+    let policy = json!({"podFailurePolicy": {"rules": [{"action": "Ignore",
+        "onPodConditions": [{"type": "OfThisTest", "status": "True"}]}]},
+        "podReplacementPolicy": "Failed"});
+    let (failed, new) = (created("new", "failed"), created("new", "succeeded"));
+    let external = json!({"managedBy": "example.com/of-this-test"});
+    let cluster = Cluster::new(&[stored("of-policy", policy), stored("external", external)]);
+    cluster.fail("POST pods", 500);
+    start(&cluster.context());
+    cluster.requests().await;
+    assert!(created("new", "failed") > failed && created("new", "succeeded") > new);
+    let name = "job_controller_jobs_by_external_controller_total";
+    assert_eq!(crate::metrics::read(name, &["example.com/of-this-test"]), 1.0);
+    let name = cluster.list("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let action = || {
+        let name = "job_controller_pod_failures_handled_by_failure_policy_total";
+        crate::metrics::read(name, &["Ignore"])
+    };
+    let before = action();
+    cluster.edit("pods", &format!("n/{name}"), |pod| {
+        pod["status"] = json!({"phase": "Failed",
+            "conditions": [{"type": "OfThisTest", "status": "True"}]});
+    });
+    cluster.requests().await;
+    assert!(action() > before);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_sync_with_an_old_status_is_skipped_and_counted() {
+    let cluster = Cluster::new(&[stored("of-skips", json!({}))]);
+    let controller = Controller {
+        control: PodControl { client: cluster.client.clone(), recorder: cluster.recorder.clone() },
+        jobs: cluster.informers.of(),
+        pods: cluster.informers.of(),
+        expectations: Arc::default(),
+        states: Arc::default(),
+    };
+    controller.jobs.synced().await;
+    controller.pods.synced().await;
+    let skips =
+        || crate::metrics::read("job_controller_stale_sync_skips_total", &["batch", "jobs"]);
+    let before = skips();
+    controller.remember("n/of-skips", |state| state.written = 100);
+    assert_eq!(controller.reconcile("n", "of-skips").await.unwrap(), Action::Done);
+    assert!(skips() > before);
+    assert!(cluster.requests().await.is_empty());
+    cluster.stop().await;
 }

@@ -23,6 +23,8 @@ pub(super) struct TrackingResult {
     pub(super) finished: Option<JobCondition>,
     /// Some pods were left for the next sync.
     pub(super) partial: bool,
+    /// The actions of the pod failure policy for pods that failed.
+    pub(super) policy_actions: Vec<&'static str>,
 }
 
 /// Moves uids whose pods have no finalizer any more into the counters.
@@ -93,9 +95,12 @@ pub(super) fn track_finished(
         } else if (is_failed(view.spec, pod) || failed_job)
             && !known_failed
             && (!indexed || index_of(view.spec, pod).is_some())
-            && policy::judge(view.spec, pod) != Verdict::Ignore
         {
-            failed.push(uid);
+            let rule = policy::matching_rule(view.spec, pod);
+            result.policy_actions.extend(rule.as_ref().map(Verdict::action));
+            if rule != Some(Verdict::Ignore) {
+                failed.push(uid);
+            }
         }
         result.release.push(pod.clone());
         if indexes.len() + succeeded.len() + failed.len() >= UNCOUNTED_MAX {

@@ -46,6 +46,22 @@ fn is_running_and_ready(pod: &Pod) -> bool {
     pods::phase(pod) == "Running" && pods::is_ready(pod)
 }
 
+/// Pods are replaced by those of a new revision one after the other.
+pub(super) fn is_rolling(set: &StatefulSet) -> bool {
+    let strategy = set.spec.update_strategy.as_ref().and_then(|s| s.type_.as_deref());
+    strategy.is_none_or(|strategy| strategy == "RollingUpdate")
+}
+
+/// The number of pods that an update may make unavailable, at least one
+/// (`getStatefulSetMaxUnavailable`).
+pub(super) fn max_unavailable(set: &StatefulSet) -> usize {
+    let rolling = set.spec.update_strategy.as_ref().and_then(|s| s.rolling_update.as_ref());
+    let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
+    let wanted = set.spec.replicas.unwrap_or(1);
+    let limit = limit.and_then(|v| scaled(v, wanted, false)).unwrap_or(1).max(1);
+    usize::try_from(limit).unwrap_or(1)
+}
+
 impl<'a> View<'a> {
     pub(super) fn new(
         set: &'a StatefulSet,
@@ -76,16 +92,21 @@ impl<'a> View<'a> {
         pod.is_none_or(|p| !self.is_available(p) || is_terminating(p))
     }
 
+    /// How many of the wanted pods are not there, not available, or going.
+    pub(super) fn unavailable(&self) -> usize {
+        self.replicas.iter().filter(|(_, p)| self.is_unavailable(p.as_ref())).count()
+    }
+
     fn is_parallel(&self) -> bool {
         self.set.spec.pod_management_policy.as_deref() == Some("Parallel")
     }
 
     /// A pod of this ordinal is made from the update's template (`newVersionedStatefulSetPod`).
     pub(super) fn is_updated(&self, ordinal: i32) -> bool {
-        let strategy = self.set.spec.update_strategy.as_ref();
-        if strategy.and_then(|s| s.type_.as_deref()).is_some_and(|t| t != "RollingUpdate") {
+        if !is_rolling(self.set) {
             return true;
         }
+        let strategy = self.set.spec.update_strategy.as_ref();
         let start = range(self.set).start;
         let kept = match strategy.and_then(|s| s.rolling_update.as_ref()) {
             Some(rolling) => rolling.partition.unwrap_or(0),
@@ -153,18 +174,13 @@ impl<'a> View<'a> {
     /// Deletes pods of another revision, from the highest ordinal down to the partition, within
     /// `maxUnavailable`.
     fn roll(&self, steps: &mut Vec<Step>) {
-        let strategy = self.set.spec.update_strategy.as_ref();
-        if strategy.and_then(|s| s.type_.as_deref()).is_some_and(|t| t != "RollingUpdate") {
+        if !is_rolling(self.set) {
             return;
         }
+        let strategy = self.set.spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
         let partition = usize::try_from(partition).unwrap_or(0);
-        let wanted = self.set.spec.replicas.unwrap_or(1);
-        let limit = rolling.and_then(|r| r.max_unavailable.as_ref());
-        let limit = limit.and_then(|v| scaled(v, wanted, false)).unwrap_or(1).max(1);
-        let limit = usize::try_from(limit).unwrap_or(1);
-        let bad = self.replicas.iter().filter(|(_, p)| self.is_unavailable(p.as_ref())).count();
         let outdated: Vec<&Pod> = self
             .replicas
             .iter()
@@ -175,7 +191,7 @@ impl<'a> View<'a> {
                 revision_of(p) != self.update && !is_terminating(p) && !pods::is_terminal(p)
             })
             .collect();
-        let mut room = limit.saturating_sub(bad);
+        let mut room = max_unavailable(self.set).saturating_sub(self.unavailable());
         if self.is_parallel() {
             // What is broken anyway costs no availability.
             let (fine, broken): (Vec<&Pod>, Vec<&Pod>) =

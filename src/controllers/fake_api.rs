@@ -14,6 +14,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::framework::context::{ClientFor, Config, Context};
+use crate::framework::signing::{SignRequest, SignToken};
+use crate::framework::tuning::Tuning;
+
 /// Most events of a watch in these tests.
 const EVENTS_MAX: usize = 256;
 
@@ -28,18 +32,24 @@ struct Store {
     /// Requests other than events, in order: `PATCH pods/status`.
     requests: Vec<String>,
     events: Vec<String>,
+    /// What was written to status subresources, by resource, as it is stored.
+    statuses: Vec<(String, Value)>,
     /// The next requests of this form fail with this status code.
     failures: VecDeque<(String, u16)>,
 }
 
 /// The API server.
 #[derive(Debug, Default)]
-pub(super) struct FakeApi(Mutex<Store>);
+pub(crate) struct FakeApi(Mutex<Store>);
 
 /// Resource, `<namespace>/<name>` and subresource of a path.
 fn parts(path: &str) -> (String, String, String) {
     let mut parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let skipped = if parts[0] == "api" { 2 } else { 3 };
+    if parts.len() <= skipped {
+        // Discovery.
+        return Default::default();
+    }
     parts.drain(..skipped);
     let namespace = if parts[0] == "namespaces" && parts.len() > 2 {
         parts.drain(..2).nth(1).unwrap_or_default().to_owned()
@@ -55,6 +65,15 @@ fn stored_key(resource: &str, object: &Value) -> StoredKey {
     (resource.to_owned(), format!("{}/{}", text("namespace"), text("name")))
 }
 
+/// A status as an API server stores it: without empty lists.
+fn normal(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(fields) = status.as_object_mut() {
+        fields.retain(|_, value| value.as_array().is_none_or(|list| !list.is_empty()));
+    }
+    status
+}
+
 fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
@@ -64,7 +83,13 @@ fn merge(target: &mut Value, patch: &Value) {
         *target = json!({});
     }
     for (field, value) in patch {
-        merge(&mut target[field], value);
+        match (field.strip_prefix("$deleteFromPrimitiveList/"), value.as_array()) {
+            (Some(list), Some(gone)) => {
+                let list = target[list].as_array_mut();
+                list.into_iter().for_each(|list| list.retain(|item| !gone.contains(item)));
+            }
+            _ => merge(&mut target[field], value),
+        }
     }
 }
 
@@ -125,6 +150,7 @@ impl Store {
                     object["metadata"]["name"] = format!("{prefix}{number}").into();
                 }
                 object["metadata"]["uid"] = format!("uid-{number}").into();
+                object["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z".into();
                 Ok(self.put(&resource, object, true))
             }
             Method::PUT => {
@@ -133,9 +159,19 @@ impl Store {
                 if version(&object) != version(&body) {
                     return Err(409);
                 }
-                match &*subresource {
-                    "status" => object["status"] = body["status"].clone(),
-                    _ => object["metadata"] = body["metadata"].clone(),
+                if subresource == "status" {
+                    object["status"] = normal(&body["status"]);
+                    self.statuses.push((resource.clone(), object["status"].clone()));
+                    if self.objects.get(&stored_key(&resource, &object)) == Some(&object) {
+                        // Nothing changed: there is no new version.
+                        return Ok(object);
+                    }
+                } else {
+                    let status = object["status"].take();
+                    object = body;
+                    if !status.is_null() {
+                        object["status"] = status;
+                    }
                 }
                 self.settle(&resource, object)
             }
@@ -211,21 +247,25 @@ impl Transport for FakeApi {
 /// The resource of an object.
 fn resource_of(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
-    if kind == "deviceclass" { kind + "es" } else { kind + "s" }
+    match kind.as_str() {
+        "deviceclass" | "storageclass" => kind + "es",
+        "endpoints" => kind,
+        _ => kind + "s",
+    }
 }
 
 /// A cluster for one controller.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     api: Arc<FakeApi>,
-    pub(super) tasks: Tasks,
-    pub(super) client: Client,
-    pub(super) informers: Informers,
-    pub(super) recorder: EventRecorder,
+    pub(crate) tasks: Tasks,
+    pub(crate) client: Client,
+    pub(crate) informers: Informers,
+    pub(crate) recorder: EventRecorder,
 }
 
 impl Cluster {
     /// A cluster with these objects, before the controller starts.
-    pub(super) fn new(objects: &[Value]) -> Self {
+    pub(crate) fn new(objects: &[Value]) -> Self {
         let api = Arc::new(FakeApi::default());
         for object in objects {
             api.0.lock().put(&resource_of(object), object.clone(), true);
@@ -238,56 +278,84 @@ impl Cluster {
         Self { api, tasks, client, informers, recorder }
     }
 
+    /// What controllers get, with default settings.
+    pub(crate) fn context(&self) -> Context {
+        let config = Config {
+            cluster_cidrs: vec!["10.88.0.0/16".to_owned()],
+            service_cidrs: vec!["10.89.0.0/16".to_owned()],
+            root_ca: "pem".to_owned(),
+            node_name: None,
+            sign_token: SignToken::new(|_, _, _, _| Ok(String::new())),
+            sign_request: SignRequest::new(|_, _, _, _| Ok(String::new())),
+            quota_usage: |_, _, _, _| BTreeMap::new(),
+            fast_loss: None,
+            tuning: Tuning::default(),
+            reserved_ports: Vec::new(),
+            lb_pool: settings::AddressPool::default(),
+            disabled: Vec::new(),
+        };
+        let client = self.client.clone();
+        let client_for: ClientFor = Arc::new(move |_| client.clone());
+        Context::new(self.tasks.clone(), self.informers.clone(), config, client_for)
+    }
+
     /// Creates or replaces an object.
-    pub(super) fn put(&self, object: &Value) {
+    pub(crate) fn put(&self, object: &Value) {
         self.api.0.lock().put(&resource_of(object), object.clone(), true);
     }
 
     /// Creates an object of which informers do not know yet.
-    pub(super) fn put_unseen(&self, object: &Value) {
+    pub(crate) fn put_unseen(&self, object: &Value) {
         self.api.0.lock().put(&resource_of(object), object.clone(), false);
     }
 
-    pub(super) fn edit(&self, resource: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn edit(&self, resource: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut store = self.api.0.lock();
         let mut object = store.objects[&(resource.to_owned(), name.to_owned())].clone();
         change(&mut object);
         store.put(resource, object, true);
     }
 
-    pub(super) fn remove(&self, resource: &str, name: &str) {
+    pub(crate) fn remove(&self, resource: &str, name: &str) {
         self.api.0.lock().remove(resource, name);
     }
 
     /// An object by `<namespace>/<name>`.
-    pub(super) fn get(&self, resource: &str, name: &str) -> Option<Value> {
+    pub(crate) fn get(&self, resource: &str, name: &str) -> Option<Value> {
         self.api.0.lock().objects.get(&(resource.to_owned(), name.to_owned())).cloned()
     }
 
     /// All objects of a resource.
-    pub(super) fn list(&self, resource: &str) -> Vec<Value> {
+    pub(crate) fn list(&self, resource: &str) -> Vec<Value> {
         let store = self.api.0.lock();
         let found = store.objects.iter().filter(|((of, _), _)| of == resource);
         found.map(|(_, object)| object.clone()).collect()
     }
 
     /// The next request of this form fails.
-    pub(super) fn fail(&self, request: &str, code: u16) {
+    pub(crate) fn fail(&self, request: &str, code: u16) {
         self.api.0.lock().failures.push_back((request.to_owned(), code));
     }
 
     /// Takes what was requested since the last time, once nothing more happens for a moment.
-    pub(super) async fn requests(&self) -> Vec<String> {
+    pub(crate) async fn requests(&self) -> Vec<String> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         std::mem::take(&mut self.api.0.lock().requests)
     }
 
     /// Takes the events since the last time.
-    pub(super) fn events(&self) -> Vec<String> {
+    pub(crate) fn events(&self) -> Vec<String> {
         std::mem::take(&mut self.api.0.lock().events)
     }
 
-    pub(super) async fn stop(self) {
+    /// Takes what was written to the status subresource of a resource since the last time.
+    pub(crate) fn statuses(&self, resource: &str) -> Vec<Value> {
+        let written = std::mem::take(&mut self.api.0.lock().statuses);
+        let of = written.into_iter().filter(|(of, _)| of == resource);
+        of.map(|(_, status)| status).collect()
+    }
+
+    pub(crate) async fn stop(self) {
         self.tasks.shutdown().request();
         self.tasks.drain(Duration::from_secs(5)).await;
     }
