@@ -64,8 +64,7 @@ pub(super) fn condition(
 
 /// Sets a condition; true when it changed. A condition that is false is not added.
 pub(super) fn ensure(status: &mut JobStatus, new: JobCondition) -> bool {
-    let all = status.conditions.get_or_insert_default();
-    match all.iter_mut().find(|c| c.type_ == new.type_) {
+    match status.conditions.iter_mut().flatten().find(|c| c.type_ == new.type_) {
         Some(old)
             if (&old.status, &old.reason, &old.message)
                 == (&new.status, &new.reason, &new.message) =>
@@ -76,9 +75,10 @@ pub(super) fn ensure(status: &mut JobStatus, new: JobCondition) -> bool {
             *old = new;
             true
         }
+        // No empty list either: it would make the status differ from that of the API server.
         None if new.status == "False" => false,
         None => {
-            all.push(new);
+            status.conditions.get_or_insert_default().push(new);
             true
         }
     }

@@ -159,6 +159,49 @@ fn stored(name: &str, spec: Value) -> Value {
     job
 }
 
+/// The writes of Jobs and pods since the last time, and those of a status that changed nothing.
+async fn writes(cluster: &Cluster, statuses: &mut Vec<Value>) -> (Vec<String>, usize) {
+    let requests = cluster.requests().await;
+    let written = cluster.statuses("jobs");
+    let mut useless = 0;
+    for status in written {
+        useless += usize::from(statuses.last() == Some(&status));
+        statuses.push(status);
+    }
+    (requests, useless)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_write_of_a_status_changes_it() {
+    let cluster = Cluster::new(&[stored("of-writes", json!({}))]);
+    start(&cluster.context());
+    let mut statuses = Vec::new();
+    assert_eq!(
+        writes(&cluster, &mut statuses).await,
+        (vec!["POST pods".to_owned(), "PUT jobs/status".to_owned()], 0)
+    );
+    let name = cluster.list("pods")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let pod = format!("n/{name}");
+    // The scheduler and the kubelet change the pod, which changes nothing of the Job.
+    cluster.edit("pods", &pod, |pod| pod["spec"]["nodeName"] = "a".into());
+    cluster.edit("pods", &pod, |pod| pod["status"]["phase"] = "Pending".into());
+    assert_eq!(writes(&cluster, &mut statuses).await, (Vec::new(), 0));
+    let tracked = |event: &str| {
+        let name = "job_controller_terminated_pods_tracking_finalizer_total";
+        crate::metrics::read(name, &[event])
+    };
+    let before = (tracked("add"), tracked("delete"));
+    cluster.edit("pods", &pod, |pod| pod["status"]["phase"] = "Succeeded".into());
+    let end = ["PUT jobs/status", "PATCH pods", "PUT jobs/status"].map(str::to_owned).to_vec();
+    assert_eq!(writes(&cluster, &mut statuses).await, (end, 0));
+    assert_eq!(statuses.len(), 3);
+    assert!(tracked("add") > before.0 && tracked("delete") > before.1);
+    let conditions = statuses[2]["conditions"].as_array().unwrap();
+    let kinds: Vec<_> = conditions.iter().map(|c| c["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["SuccessCriteriaMet", "Complete"]);
+    cluster.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn created_pods_rules_and_other_controllers_are_counted() {
     let created = |reason: &str, status: &str| {
