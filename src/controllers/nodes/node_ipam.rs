@@ -119,12 +119,7 @@ fn occupied(cluster: &Prefix, mask: u8, networks: &[Prefix], others: &[Prefix]) 
 
 /// The first CIDR of `cluster` from `next` on, wrapping around, that overlaps nothing in `used`,
 /// and where the next search begins.
-fn free(
-    cluster: &Prefix,
-    masks: (u8, u8),
-    next: u64,
-    used: &PrefixSet,
-) -> Option<(Prefix, u64)> {
+fn free(cluster: &Prefix, masks: (u8, u8), next: u64, used: &PrefixSet) -> Option<(Prefix, u64)> {
     let mask = mask_of(cluster, masks);
     let count = cluster.count(mask);
     // A node's CIDR blocks one try; a larger network may block many, but never more than there are
@@ -264,7 +259,10 @@ mod tests {
         let (piece, next) = free(&cluster, MASKS, 0, &taken).unwrap();
         assert_eq!((piece, next), (p("10.42.1.0/24"), 2));
         assert_eq!(free(&cluster, MASKS, next, &taken), Some((p("10.42.3.0/24"), 0)));
-        assert_eq!(free(&cluster, MASKS, 3, &used(&["10.42.3.0/24"])), Some((p("10.42.0.0/24"), 1)));
+        assert_eq!(
+            free(&cluster, MASKS, 3, &used(&["10.42.3.0/24"])),
+            Some((p("10.42.0.0/24"), 1))
+        );
         assert_eq!(free(&cluster, MASKS, 1, &used(&["10.42.0.0/22"])), None);
     }
 
