@@ -168,7 +168,10 @@ impl Controller {
             metrics::stale_sync_skipped();
             return Ok(Action::Done);
         }
+        // Before the pods are read from the cache: a finalizer that the cache loses in between
+        // would make a released pod look like one that is not counted yet.
         let satisfied = self.expectations.satisfied(&key);
+        let released = self.released(&key);
         let claimed = adoption::claim_all(
             &self.control.client,
             &job,
@@ -177,7 +180,12 @@ impl Controller {
             pods::is_active,
         );
         let pods = self.track(&job, claimed.await?).await?;
-        self.sync(&key, &job, spec, pods, satisfied).await
+        self.sync(&key, (&job, spec), pods, (satisfied, released)).await
+    }
+
+    /// Pods whose finalizer is removed although the cache may not show it yet.
+    fn released(&self, key: &str) -> HashSet<String> {
+        self.states.lock().get(key).map(|state| state.released.clone()).unwrap_or_default()
     }
 
     /// The cache shows a version from before our last write; the newer one will wake us.
@@ -208,10 +216,9 @@ impl Controller {
     async fn sync(
         &self,
         key: &str,
-        job: &Job,
-        spec: &JobSpec,
+        (job, spec): (&Job, &JobSpec),
         pods: Vec<Pod>,
-        satisfied: bool,
+        (satisfied, released): (bool, HashSet<String>),
     ) -> Result<Action, Error> {
         let (began, now) = (clock::now(), Timestamp::now());
         let mut status = job.status.clone().unwrap_or_default();
@@ -219,11 +226,7 @@ impl Controller {
         if status.start_time.is_none() && !is_suspended(spec) {
             status.start_time = Some(Time(now));
         }
-        let (released, back_off) = {
-            let mut states = self.states.lock();
-            let state = states.entry(key.to_owned()).or_default();
-            (state.released.clone(), state.back_off)
-        };
+        let back_off = self.states.lock().entry(key.to_owned()).or_default().back_off;
         let before = status.clone();
         let view = View::new(job, spec, &before, pods, released, back_off, now);
         let (next, again) = view.next(satisfied);
