@@ -1,6 +1,7 @@
 //! What all controllers share: context, queues, ownership, writes, and facts about pods and nodes.
 
 pub(crate) mod adoption;
+pub(crate) mod collectors;
 pub(crate) mod context;
 pub(crate) mod controller_ref;
 pub(crate) mod edit;

@@ -5,7 +5,7 @@ use base::metrics::Family;
 use client::Error;
 use tokio::time::Instant;
 
-use crate::metrics::SYNC_BOUNDS;
+use crate::framework::collectors::SYNC_BOUNDS;
 
 const LABELS: &[&str] = &["code"];
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::metrics::Family;
 
-use crate::metrics::DELETION_BOUNDS;
+use crate::framework::collectors::DELETION_BOUNDS;
 
 /// Requests that create a claim.
 pub(super) static CLAIM_CREATES: Family = Family::counter(

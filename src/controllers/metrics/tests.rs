@@ -2,6 +2,8 @@
 
 use base::metrics::Family;
 
+use std::sync::Arc;
+
 use super::*;
 
 /// All families that the packages of the controllers of kube-controller-manager 1.37 register, from
@@ -67,7 +69,8 @@ struct Objects(f64);
 
 #[test]
 fn gauges_are_counted_while_the_controllers_run() {
-    let registry = Registry::new(&OWN);
+    static COUNTERS: Collectors = Collectors::new();
+    let registry = Registry { families: &OWN, collectors: &COUNTERS };
     COUNTED.set(&[], 7.0);
     EVENTS.inc(&[]);
     let shutdown = Shutdown::new();
@@ -78,14 +81,14 @@ fn gauges_are_counted_while_the_controllers_run() {
     };
     assert_eq!(values(), (0.0, 1.0));
     let objects = Arc::new(Objects(3.0));
-    registry.collect(&objects, |objects| COUNTED.set(&[], objects.0));
+    registry.collectors.add(&objects, |objects| COUNTED.set(&[], objects.0));
     assert_eq!(COUNTED.read(&[]), 0.0);
     assert_eq!(values(), (3.0, 1.0));
     shutdown.request();
     // Another server leads: the gauges are its own.
     assert_eq!(values(), (0.0, 1.0));
     registry.begin(&Shutdown::new());
-    registry.collect(&objects, |objects| COUNTED.set(&[], objects.0));
+    registry.collectors.add(&objects, |objects| COUNTED.set(&[], objects.0));
     drop(objects);
     assert_eq!(values(), (0.0, 1.0));
 }

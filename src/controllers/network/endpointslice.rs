@@ -80,7 +80,7 @@ pub(crate) fn start(context: &Context) {
         hinted: Mutex::default(),
         trigger_times: TriggerTimes::default(),
     });
-    crate::metrics::collect(&controller, Controller::count);
+    crate::framework::collectors::collect(&controller, Controller::count);
     keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
         async move {

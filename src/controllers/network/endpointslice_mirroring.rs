@@ -64,7 +64,7 @@ pub(crate) fn start(context: &Context) {
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
     let controller = Arc::new(Controller { client, recorder, endpoints, services, slices });
-    crate::metrics::collect(&controller, Controller::count);
+    crate::framework::collectors::collect(&controller, Controller::count);
     keyed.run(
         &context.tasks,
         "endpointslice-mirroring-controller",

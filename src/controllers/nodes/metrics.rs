@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::metrics::{Family, exponential};
 
-use crate::metrics::DELETION_BOUNDS;
+use crate::framework::collectors::DELETION_BOUNDS;
 
 const TRIES_BOUNDS: [f64; 5] = exponential(1.0, 5.0);
 

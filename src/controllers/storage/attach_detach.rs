@@ -114,7 +114,7 @@ impl Controller {
     fn run(self, tasks: &Tasks) {
         let controller = Arc::new(self);
         controller.listen();
-        crate::metrics::collect(&controller, Controller::count);
+        crate::framework::collectors::collect(&controller, Controller::count);
         let queue = controller.queue.clone();
         queue.set_name(crate::framework::queue_names::of(CONTROLLER));
         run_workers(tasks, CONTROLLER, WORKERS, &queue, move |item| {

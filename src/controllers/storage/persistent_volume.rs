@@ -102,7 +102,7 @@ pub(crate) fn start(context: &Context) {
     let queue = keyed.queue.clone();
     let binder = Binder { client, recorder, volumes, claims, classes, pods, queue, operations };
     let binder = Arc::new(binder);
-    crate::metrics::collect(&binder, Binder::count);
+    crate::framework::collectors::collect(&binder, Binder::count);
     keyed.run(&context.tasks, "persistentvolume-binder-controller", 1, move |(namespace, name)| {
         let binder = Arc::clone(&binder);
         async move {

@@ -78,7 +78,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.watches(&controller.autoscalers, keys_to_reconcile);
     keyed.waits_for_sync(&controller.pods);
-    crate::metrics::collect(&controller, Controller::count);
+    crate::framework::collectors::collect(&controller, Controller::count);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }

@@ -63,7 +63,7 @@ pub(crate) fn start(context: &Context) {
     });
     let known = controller.sets.clone();
     keyed.watches(&controller.claims, move |change| set_of_gone_claim(change, &known));
-    crate::metrics::collect(&controller, Controller::count);
+    crate::framework::collectors::collect(&controller, Controller::count);
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }

@@ -5,7 +5,7 @@ use base::metrics::{DEFAULT_BOUNDS, Family};
 use client::informer::decode;
 
 use super::{Controller, ENDPOINTS_MAX, MANAGED_BY, Plan, topology};
-use crate::metrics::ENDPOINT_BOUNDS;
+use crate::framework::collectors::ENDPOINT_BOUNDS;
 use crate::network::slice_counts;
 
 /// Writes of slices.

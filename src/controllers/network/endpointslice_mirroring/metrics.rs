@@ -7,7 +7,7 @@ use api::k8s::api::discovery::v1::{Endpoint, EndpointSlice};
 use base::metrics::Family;
 
 use super::{Controller, ENDPOINTS_MAX, MANAGED_BY, SkippedAddresses};
-use crate::metrics::{ENDPOINT_BOUNDS, SYNC_BOUNDS};
+use crate::framework::collectors::{ENDPOINT_BOUNDS, SYNC_BOUNDS};
 use crate::network::slice_counts;
 
 static SKIPPED: Family = Family::histogram(

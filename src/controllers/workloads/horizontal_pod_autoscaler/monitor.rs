@@ -8,7 +8,7 @@ use client::informer::decode;
 use tokio::time::Instant;
 
 use super::{Controller, HorizontalPodAutoscaler};
-use crate::metrics::SYNC_BOUNDS;
+use crate::framework::collectors::SYNC_BOUNDS;
 
 const LABELS: &[&str] = &["action", "error"];
 const METRIC_LABELS: &[&str] = &["action", "error", "metric_type"];
