@@ -97,7 +97,7 @@ fn names_resource(pod: &Value, is_managed: &dyn Fn(&str) -> bool) -> bool {
 /// The extenders of the configuration in the order in which they are called: those whose failure is
 /// ignored come last (`buildExtenders`). Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Extenders(Arc<[Extender]>);
+pub(crate) struct Extenders(Arc<[Arc<Extender>]>);
 
 impl Extenders {
     /// Extenders in the order of the configuration.
@@ -106,7 +106,7 @@ impl Extenders {
         for (index, extender) in extenders.iter_mut().enumerate() {
             extender.index = index;
         }
-        Self(extenders.into())
+        Self(extenders.into_iter().map(Arc::new).collect())
     }
 
     /// Whether there is none.
@@ -115,7 +115,7 @@ impl Extenders {
     }
 
     /// The extenders that take part in the cycles of a pod. `pod` returns its object.
-    pub(crate) fn of_cycle(&self, pod: impl Fn() -> Option<Arc<Object>>) -> Vec<Extender> {
+    pub(crate) fn of_cycle(&self, pod: impl Fn() -> Option<Arc<Object>>) -> Vec<Arc<Extender>> {
         let all = self.0.iter().filter(|e| e.takes_part_in_cycles() && e.is_interested(&pod));
         all.cloned().collect()
     }
@@ -125,7 +125,8 @@ impl Extenders {
         &'a self,
         pod: impl Fn() -> Option<Arc<Object>> + 'a,
     ) -> impl Iterator<Item = &'a Extender> {
-        self.0.iter().filter(move |e| !e.bind_verb.is_empty() && e.is_interested(&pod))
+        let all = self.0.iter().map(|extender| &**extender);
+        all.filter(move |e| !e.bind_verb.is_empty() && e.is_interested(&pod))
     }
 }
 
@@ -147,7 +148,7 @@ pub(crate) trait CallExtenders {
 
 /// The extenders of the cycle of a pod: those that take part in it.
 pub(crate) struct PodExtenders<'a> {
-    pub(crate) extenders: &'a [Extender],
+    pub(crate) extenders: &'a [Arc<Extender>],
     pub(crate) calls: &'a dyn CallExtenders,
 }
 

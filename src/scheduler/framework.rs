@@ -84,7 +84,7 @@ impl<'a> Snapshot<'a> {
 #[error("{0}")]
 pub(crate) struct CycleError(pub(crate) String);
 
-/// The extenders that take part in a cycle: servers that are asked after the plugins. An error is
+/// The extenders that take part in a cycle: servers that it calls after the plugins. An error is
 /// the message of the extender that failed and may not be ignored.
 pub(crate) trait CycleExtenders {
     /// The feasible nodes that pass the filters of all extenders, as indexes of the snapshot; adds

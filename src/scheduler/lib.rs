@@ -3,10 +3,9 @@
 //! Floors, from the bottom: the data (`resources`, `pod_claims`, `pod_info`, `node_info`), helpers
 //! on it (`node_selector`, `tolerations`), the devices of the cluster (`devices`), the framework
 //! (`event`, `rejection`, `listers`, `framework`), the plugins with their one ordered table
-//! (`plugins`), one cycle (`cycle`) with the servers that are asked in it (`extender`), and the
-//! queue, the `state` that joins both, and the shell that reads and writes the API (`bind`,
-//! `run`). All but the shell and the client of extenders is pure, apart from the `metrics` that it
-//! records.
+//! (`plugins`), one cycle (`cycle`) with the servers that it calls (`extender`), and the queue, the
+//! `state` that joins both, and the shell that reads and writes the API (`bind`, `run`). All but
+//! the shell and the client of extenders is pure, apart from the `metrics` that it records.
 //! Decisions follow kube-scheduler's default profile.
 
 mod bind;

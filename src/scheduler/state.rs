@@ -105,7 +105,7 @@ pub(crate) struct DetachedCycle {
     nodes: Nodes,
     nominated: Vec<Arc<PodInfo>>,
     /// The extenders that take part.
-    extenders: Vec<Extender>,
+    extenders: Vec<Arc<Extender>>,
     start: usize,
 }
 
@@ -374,10 +374,10 @@ impl State {
             extenders: None,
         };
         let decision = decide(snapshot, &profile, start);
-        NextCycle::Done(self.finish_cycle(pod, decision, now))
+        NextCycle::Done(self.conclude(pod, decision, now))
     }
 
-    /// Ends a cycle: assumes the pod on its node, or puts it back into the queue.
+    /// Ends a detached cycle.
     pub(crate) fn finish_cycle(
         &mut self,
         pod: Arc<PodInfo>,
@@ -390,6 +390,7 @@ impl State {
         result
     }
 
+    /// Assumes the pod on its node, or puts it back into the queue.
     fn conclude(&mut self, pod: Arc<PodInfo>, decision: Decision, now: Instant) -> CycleResult {
         let key = pod.key();
         let attempt = self.queue.attempt(&key).filter(|_| self.queue.is_in_flight(&pod));

@@ -24,7 +24,7 @@ pub(crate) struct ExtenderClients {
 impl ExtenderClients {
     /// Clients without connections.
     pub(crate) fn new(extenders: &Extenders, tasks: &Tasks) -> Self {
-        let client = |e: &Extender| Poster::new(e.endpoint.clone(), User::SCHEDULER, tasks);
+        let client = |e: &Arc<Extender>| Poster::new(e.endpoint.clone(), User::SCHEDULER, tasks);
         Self {
             extenders: extenders.clone(),
             clients: extenders.0.iter().map(client).collect(),

@@ -94,8 +94,9 @@ impl PodExtenders<'_> {
         nodes: &[&NodeInfo],
         scores: &mut [i64],
     ) {
+        let extenders = self.extenders.iter().map(|extender| &**extender);
         let prioritizing: Vec<&Extender> =
-            self.extenders.iter().filter(|e| !e.prioritize_verb.is_empty()).collect();
+            extenders.filter(|e| !e.prioritize_verb.is_empty()).collect();
         let Ok(pod) = Self::pod(snapshot) else { return };
         let calls = prioritizing.iter().map(|extender| {
             node_call(snapshot, (extender, &extender.prioritize_verb), &pod, nodes)

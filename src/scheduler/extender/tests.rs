@@ -86,13 +86,13 @@ impl CallExtenders for Fake {
     }
 }
 
-/// Nodes of one CPU, and what extenders are asked about the pod `p`.
+/// Nodes of one CPU, and the calls of extenders for the pod `p`.
 struct World {
     nodes: Nodes,
     objects: Objects,
     pod: Arc<PodInfo>,
     fake: Fake,
-    extenders: Vec<Extender>,
+    extenders: Vec<Arc<Extender>>,
 }
 
 impl World {
@@ -377,7 +377,7 @@ fn an_extender_gets_the_pods_with_its_resources() {
     let managed: BTreeSet<String> = ["memory".to_owned()].into();
     let is = |spec: Value| {
         let all = extenders(json!([{"urlPrefix": "http://e", "filterVerb": "f"}]));
-        let extender = Extender { managed_resources: managed.clone(), ..all.0[0].clone() };
+        let extender = Extender { managed_resources: managed.clone(), ..(*all.0[0]).clone() };
         let pod = json!({"metadata": {"name": "p"}, "spec": spec});
         extender.is_interested(|| Some(object(pod)))
     };

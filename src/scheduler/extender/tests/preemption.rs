@@ -76,9 +76,10 @@ fn failures_of_preemption_are_errors_unless_the_extender_may_be_ignored() {
         run(false, victims("a", json!({"Pods": []}))),
         failed("expected at least one victim pod on node \"a\"")
     );
-    let nobody = (None, "preemption: no candidate node for preemption".to_owned(), false, false);
-    assert_eq!(run(true, victims("a", json!(null))), nobody);
-    assert_eq!(run(false, Ok(json!({}))), nobody);
+    let no_candidate =
+        (None, "preemption: no candidate node for preemption".to_owned(), false, false);
+    assert_eq!(run(true, victims("a", json!(null))), no_candidate);
+    assert_eq!(run(false, Ok(json!({}))), no_candidate);
 }
 
 #[test]
