@@ -262,24 +262,44 @@ async fn create_all(
 }
 
 /// Waits as upstream does: counts at once, and then each second.
+struct Wait {
+    begin: Instant,
+    ticks: tokio::time::Interval,
+    limit: Duration,
+}
+
+impl Wait {
+    fn new(executor: &Executor<'_>) -> Self {
+        Self {
+            begin: Instant::now(),
+            ticks: tokio::time::interval(WAIT_INTERVAL),
+            limit: executor.wait_timeout.min(WAIT_TIMEOUT),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.begin.elapsed() > self.limit
+    }
+}
+
+/// Waits until so many pods have a node.
 pub(crate) async fn wait_until_scheduled(
     executor: &Executor<'_>,
     namespace: &str,
     selector: &Selector,
     want: usize,
 ) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    let mut ticks = tokio::time::interval(WAIT_INTERVAL);
+    let mut wait = Wait::new(executor);
     loop {
-        ticks.tick().await;
+        wait.ticks.tick().await;
         let scheduled = executor.bindings.scheduled(namespace, selector)?;
         if scheduled >= want {
             return Ok(());
         }
-        if begin.elapsed() > executor.wait_timeout.min(WAIT_TIMEOUT) {
+        if wait.is_over() {
             bail!(
                 "{scheduled} of {want} pods in namespace {namespace} were scheduled in {:.0?}{}",
-                begin.elapsed(),
+                wait.begin.elapsed(),
                 executor.why_pending(namespace).await
             );
         }
@@ -293,16 +313,15 @@ pub(crate) async fn wait_until_attempted(
     selector: &Selector,
     want: usize,
 ) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    let mut ticks = tokio::time::interval(WAIT_INTERVAL);
+    let mut wait = Wait::new(executor);
     loop {
-        ticks.tick().await;
+        wait.ticks.tick().await;
         let pods = executor.cluster.list(&pods_path(namespace), &select(selector)).await?;
         let attempted = pods.iter().filter(|pod| is_attempted(pod)).count();
         if attempted >= want {
             return Ok(());
         }
-        if begin.elapsed() > executor.wait_timeout.min(WAIT_TIMEOUT) {
+        if wait.is_over() {
             bail!("{attempted} of {want} pods in namespace {namespace} were attempted");
         }
     }
