@@ -97,10 +97,15 @@ pub(super) fn written(operation: &str) {
     CHANGES.inc(&[operation]);
 }
 
+/// The hints that take effect: the labels of changed slices.
+fn hints(service: &Service) -> [&str; 2] {
+    let topology = if topology::is_auto(service) { "Auto" } else { "Disabled" };
+    [topology, distribution(service).unwrap_or_default()]
+}
+
 /// Records that all writes of a Service succeeded.
 pub(super) fn applied(service: &Service, changed: usize) {
-    let topology = if topology::is_auto(service) { "Auto" } else { "Disabled" };
-    CHANGED.observe(&[topology, distribution(service).unwrap_or_default()], changed as f64);
+    CHANGED.observe(&hints(service), changed as f64);
 }
 
 /// Records the end of a sync.
@@ -148,8 +153,11 @@ mod tests {
             ("Disabled", json!("PreferSameNode"), ["Disabled", "PreferSameNode"]),
             ("Disabled", json!("Unknown"), ["Disabled", ""]),
         ] {
+            let service = service(mode, named);
+            assert_eq!(hints(&service), labels);
             let before = CHANGED.read(&labels);
-            applied(&service(mode, named), 3);
+            applied(&service, 3);
+            // Tests of the whole controller may observe the same series at the same time.
             assert!(CHANGED.read(&labels) > before, "{labels:?}");
         }
     }

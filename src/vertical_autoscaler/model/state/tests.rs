@@ -45,7 +45,7 @@ fn pods_share_the_distributions_of_a_container() {
 }
 
 #[test]
-fn expired_distributions_are_removed_and_begin_anew() {
+fn expired_distributions_are_removed_and_begin_again() {
     let mut with_sample = observed();
     add_sample(&mut with_sample, "pod-1", NOW);
     let kept = collect(with_sample, NOW + 7 * DAY);
