@@ -26,6 +26,13 @@ pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
         })
 }
 
+/// The keys of the labels that the selector reads; a key may come several times.
+pub fn keys(selector: &LabelSelector) -> impl Iterator<Item = &str> {
+    let equal = selector.match_labels.iter().flatten().map(|(key, _)| key.as_str());
+    let expressions = selector.match_expressions.iter().flatten();
+    equal.chain(expressions.map(|expression| expression.key.as_str()))
+}
+
 /// Whether the selector has no terms, with which most controllers select nothing.
 pub fn is_empty(selector: &LabelSelector) -> bool {
     selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)

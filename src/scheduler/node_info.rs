@@ -6,7 +6,6 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::{Node, Taint};
 use client::labels::Labels;
 
-use crate::pod_classes::{ClassCount, ClassId};
 use crate::pod_info::PodInfo;
 use crate::pod_requests::CpuAndMemory;
 use crate::resources::Resources;
@@ -29,12 +28,6 @@ pub(crate) struct NodeInfo {
     pub(crate) requested: Resources,
     /// CPU and memory in use, for scores.
     pub(crate) non_zero: CpuAndMemory,
-    /// The pods by class.
-    pub(crate) classes: Vec<ClassCount>,
-    /// Number of pods with terms of pod affinity or anti-affinity.
-    pub(crate) affine_pods: usize,
-    /// Number of pods with required anti-affinity.
-    pub(crate) repelling_pods: usize,
 }
 
 impl NodeInfo {
@@ -57,26 +50,11 @@ impl NodeInfo {
         }
     }
 
-    /// Counts a pod of a class, or no longer (`by` is -1).
-    pub(crate) fn count_class(&mut self, class: ClassId, pod: &PodInfo, by: i64) {
-        let staying = if pod.deleting { 0 } else { by };
-        match self.classes.iter_mut().find(|count| count.class == class) {
-            Some(count) => {
-                count.pods += by;
-                count.staying += staying;
-            }
-            None => self.classes.push(ClassCount { class, pods: by, staying }),
-        }
-        self.classes.retain(|count| count.pods > 0);
-    }
-
-    /// Puts a pod on the node, without counting its class.
+    /// Puts a pod on the node.
     pub(crate) fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests);
         self.non_zero.milli_cpu += pod.non_zero.milli_cpu;
         self.non_zero.memory += pod.non_zero.memory;
-        self.affine_pods += usize::from(pod.has_affinity());
-        self.repelling_pods += usize::from(!pod.anti_affinity.is_empty());
         self.pods.push(pod);
     }
 
@@ -87,9 +65,6 @@ impl NodeInfo {
         self.requested.subtract(&pod.requests);
         self.non_zero.milli_cpu -= pod.non_zero.milli_cpu;
         self.non_zero.memory -= pod.non_zero.memory;
-        self.affine_pods = self.affine_pods.saturating_sub(usize::from(pod.has_affinity()));
-        let repels = usize::from(!pod.anti_affinity.is_empty());
-        self.repelling_pods = self.repelling_pods.saturating_sub(repels);
         Some(pod)
     }
 }

@@ -26,6 +26,23 @@ impl Clone for TopologyCache {
     }
 }
 
+/// The classes of pods; `None` until a plugin asks for them. Copies of the nodes share them until
+/// either changes.
+#[derive(Debug, Default)]
+struct ClassCache(Mutex<Option<Arc<PodClasses>>>);
+
+impl Clone for ClassCache {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
+}
+
+impl ClassCache {
+    fn get_mut(&mut self) -> Option<&mut PodClasses> {
+        self.0.get_mut().as_mut().map(Arc::make_mut)
+    }
+}
+
 /// All nodes, in no particular order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nodes {
@@ -33,8 +50,8 @@ pub(crate) struct Nodes {
     by_name: HashMap<String, usize>,
     /// Pods of nodes without an object: seen before their node, or after its deletion.
     absent: HashMap<String, Vec<Arc<PodInfo>>>,
-    /// The classes of the pods on nodes.
-    classes: PodClasses,
+    /// The classes of the pods on nodes, with the indexes of the nodes.
+    classes: ClassCache,
     /// The topologies that plugins asked for, by key; empty after a change of nodes.
     topologies: TopologyCache,
     /// How many nodes hold an image, by its name.
@@ -61,7 +78,6 @@ impl FromIterator<NodeInfo> for Nodes {
             let (name, pods) = (node.name.clone(), std::mem::take(&mut node.pods));
             // The pods add to these again.
             (node.requested, node.non_zero) = Default::default();
-            (node.affine_pods, node.repelling_pods) = (0, 0);
             all.insert(node);
             for pod in pods {
                 all.add_pod(&name, pod);
@@ -92,9 +108,19 @@ impl Nodes {
         topology
     }
 
-    /// The classes of the pods on nodes.
-    pub(crate) fn classes(&self) -> &PodClasses {
-        &self.classes
+    /// The classes of the pods on nodes, for selectors that have these label keys.
+    pub(crate) fn classes(&self, keys: &[&str]) -> Arc<PodClasses> {
+        let mut known = self.classes.0.lock();
+        if let Some(classes) = known.as_ref().filter(|classes| classes.have_keys(keys)) {
+            return Arc::clone(classes);
+        }
+        let mut classes = PodClasses::with_keys(known.as_deref(), keys);
+        for node in &self.infos {
+            for pod in &node.pods {
+                classes.add(node.index, pod);
+            }
+        }
+        Arc::clone(known.insert(Arc::new(classes)))
     }
 
     /// How many nodes hold the image with this name.
@@ -134,7 +160,7 @@ impl Nodes {
 
     /// Puts a node into the list, in the place of one with its name.
     fn insert(&mut self, mut info: NodeInfo) {
-        self.count(&info, 1);
+        self.count_images(&info, 1);
         let known = self.by_name.get(&info.name).copied();
         match known.and_then(|index| self.infos.get_mut(index)) {
             Some(place) => {
@@ -143,7 +169,7 @@ impl Nodes {
                 }
                 info.index = place.index;
                 let old = std::mem::replace(place, info);
-                self.count(&old, -1);
+                self.count_images(&old, -1);
             }
             None => {
                 self.topologies = TopologyCache::default();
@@ -163,10 +189,12 @@ impl Nodes {
             self.by_name.insert(moved.name.clone(), index);
         }
         self.topologies = TopologyCache::default();
-        self.count(&info, -1);
+        self.count_images(&info, -1);
         for pod in &info.pods {
-            self.classes.remove(pod);
+            self.count_affinity(pod, -1);
         }
+        // The last node has another index.
+        self.classes = ClassCache::default();
         if !info.pods.is_empty() {
             self.absent.insert(name.to_owned(), info.pods);
         }
@@ -178,10 +206,11 @@ impl Nodes {
             self.absent.entry(node.to_owned()).or_default().push(pod);
             return;
         };
-        info.count_class(self.classes.add(&pod), &pod, 1);
-        self.affine_pods += usize::from(pod.has_affinity());
-        self.repelling_pods += usize::from(!pod.anti_affinity.is_empty());
-        info.add_pod(pod);
+        if let Some(classes) = self.classes.get_mut() {
+            classes.add(info.index, &pod);
+        }
+        info.add_pod(Arc::clone(&pod));
+        self.count_affinity(&pod, 1);
     }
 
     /// Takes a pod off a node.
@@ -201,16 +230,23 @@ impl Nodes {
             return Some(pod);
         };
         let pod = info.remove_pod(namespace, name)?;
-        if let Some(class) = self.classes.remove(&pod) {
-            info.count_class(class, &pod, -1);
+        if let Some(classes) = self.classes.get_mut() {
+            classes.remove(info.index, &pod);
         }
-        self.affine_pods -= usize::from(pod.has_affinity());
-        self.repelling_pods -= usize::from(!pod.anti_affinity.is_empty());
+        self.count_affinity(&pod, -1);
         Some(pod)
     }
 
+    /// Adds a pod on a node to the sums, or takes it off (`by` is -1).
+    fn count_affinity(&mut self, pod: &PodInfo, by: isize) {
+        let of = |counts: bool| if counts { by } else { 0 };
+        self.affine_pods = self.affine_pods.saturating_add_signed(of(pod.has_affinity()));
+        let repels = !pod.anti_affinity.is_empty();
+        self.repelling_pods = self.repelling_pods.saturating_add_signed(of(repels));
+    }
+
     /// Adds a node to the sums, or takes it off (`by` is -1).
-    fn count(&mut self, info: &NodeInfo, by: isize) {
+    fn count_images(&mut self, info: &NodeInfo, by: isize) {
         for image in info.images.keys() {
             let count = self.image_nodes.entry(image.clone()).or_default();
             *count = count.saturating_add_signed(by);
@@ -218,9 +254,6 @@ impl Nodes {
                 self.image_nodes.remove(image);
             }
         }
-        let of = |pods: usize| isize::try_from(pods).unwrap_or(isize::MAX) * by;
-        self.affine_pods = self.affine_pods.saturating_add_signed(of(info.affine_pods));
-        self.repelling_pods = self.repelling_pods.saturating_add_signed(of(info.repelling_pods));
     }
 }
 
@@ -228,6 +261,7 @@ impl Nodes {
 mod tests {
     use super::*;
     use serde_json::json;
+    use sorting::CompactSort as _;
 
     fn node(name: &str, images: &[&str]) -> Node {
         let images: Vec<_> = images.iter().map(|i| json!({"names": [i], "sizeBytes": 1})).collect();
@@ -261,6 +295,49 @@ mod tests {
         assert!(nodes.remove_pod("a", "n", "early").is_some());
         assert!(nodes.remove_pod("a", "n", "early").is_none());
         assert!(!nodes.have_affine_pods());
+    }
+
+    /// Namespaces and names of nodes of all classes, with the numbers of their pods.
+    fn classes(nodes: &Nodes) -> Vec<(String, String, i64)> {
+        let classes = nodes.classes(&["app"]);
+        let count = |class: &crate::pod_classes::PodClass| -> Vec<_> {
+            let app = class.example().labels.get("app").cloned().unwrap_or_default();
+            let name = |node: usize| nodes.get(node).unwrap().name.clone();
+            class.nodes().map(|(node, count)| (app.clone(), name(node), count.pods)).collect()
+        };
+        let mut all: Vec<_> = classes.iter().flat_map(count).collect();
+        all.compact_sort();
+        all
+    }
+
+    #[test]
+    fn classes_follow_pods_and_nodes() {
+        let labelled = |name: &str, app: &str| {
+            let labels = [("app", app), ("unique", name)];
+            let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            Arc::new(PodInfo { labels, ..PodInfo::clone(&pod(name)) })
+        };
+        let mut nodes = Nodes::default();
+        for name in ["a", "b", "c"] {
+            nodes.set_node(&node(name, &[]));
+        }
+        nodes.add_pod("a", labelled("1", "x"));
+        let of = |app: &str, node: &str, pods: i64| (app.to_owned(), node.to_owned(), pods);
+        assert_eq!(classes(&nodes), [of("x", "a", 1)]);
+        for (node, name, app) in [("a", "2", "x"), ("c", "3", "x"), ("c", "4", "y")] {
+            nodes.add_pod(node, labelled(name, app));
+        }
+        let copy = nodes.clone();
+        assert_eq!(classes(&nodes), [of("x", "a", 2), of("x", "c", 1), of("y", "c", 1)]);
+        nodes.remove_pod("a", "n", "1");
+        nodes.remove_pod("c", "n", "4");
+        assert_eq!(classes(&nodes), [of("x", "a", 1), of("x", "c", 1)]);
+        nodes.remove_node("a");
+        assert_eq!(classes(&nodes), [of("x", "c", 1)], "c has the index of a");
+        nodes.set_node(&node("a", &[]));
+        nodes.add_pod("a", labelled("5", "y"));
+        assert_eq!(classes(&nodes), [of("x", "a", 1), of("x", "c", 1), of("y", "a", 1)]);
+        assert_eq!(classes(&copy), [of("x", "a", 2), of("x", "c", 1), of("y", "c", 1)]);
     }
 
     #[test]

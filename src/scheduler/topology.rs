@@ -31,7 +31,12 @@ impl Topology {
 
     /// The number of the domain of a node, below [`Self::len`]; `None` without the label.
     pub(crate) fn domain(&self, node: &NodeInfo) -> Option<usize> {
-        let domain = self.domains.get(node.index).copied().flatten()?;
+        self.domain_at(node.index)
+    }
+
+    /// The number of the domain of the node with this index.
+    pub(crate) fn domain_at(&self, node: usize) -> Option<usize> {
+        let domain = self.domains.get(node).copied().flatten()?;
         usize::try_from(domain).ok()
     }
 

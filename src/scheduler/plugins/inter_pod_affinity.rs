@@ -18,21 +18,30 @@ struct DomainCounts {
     key: String,
     topology: Arc<Topology>,
     counts: Vec<i64>,
+    /// The sum of `counts`.
+    total: i64,
 }
 
 impl DomainCounts {
     fn new(snapshot: &Snapshot<'_>, key: &str) -> Self {
         let topology = snapshot.nodes.topology(key);
         let counts = vec![0; topology.len()];
-        Self { key: key.to_owned(), topology, counts }
+        Self { key: key.to_owned(), topology, counts, total: 0 }
     }
 
-    /// Adds to the domain of the node; nothing without the label.
-    fn add(&mut self, node: &NodeInfo, by: i64) {
-        let domain = self.topology.domain(node);
-        if let Some(count) = domain.and_then(|domain| self.counts.get_mut(domain)) {
-            *count += by;
+    /// Adds to the domains of nodes by their indexes; nothing for nodes without the label. Returns
+    /// whether a node has it.
+    fn add(&mut self, nodes: impl Iterator<Item = (usize, i64)>) -> bool {
+        let mut has_domain = false;
+        for (node, by) in nodes {
+            let domain = self.topology.domain_at(node);
+            if let Some(count) = domain.and_then(|domain| self.counts.get_mut(domain)) {
+                *count += by;
+                self.total += by;
+                has_domain = true;
+            }
         }
+        has_domain
     }
 
     /// The count of the domain of the node; 0 without the label.
@@ -47,20 +56,20 @@ impl DomainCounts {
 struct TopologyCounts(Vec<DomainCounts>);
 
 impl TopologyCounts {
-    /// The position of the counts of a key.
-    fn position(&mut self, snapshot: &Snapshot<'_>, key: &str) -> usize {
-        let known = self.0.iter().position(|counts| counts.key == key);
-        known.unwrap_or_else(|| {
-            self.0.push(DomainCounts::new(snapshot, key));
-            self.0.len() - 1
-        })
-    }
-
-    /// Adds to the domain of the node under the key at a position. Returns whether it has one.
-    fn add(&mut self, position: usize, node: &NodeInfo, by: i64) -> bool {
-        let Some(counts) = self.0.get_mut(position) else { return false };
-        counts.add(node, by);
-        counts.topology.domain(node).is_some()
+    /// Adds to the domains of nodes under a key; see [`DomainCounts::add`].
+    fn add(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        key: &str,
+        nodes: impl Iterator<Item = (usize, i64)>,
+    ) -> bool {
+        if let Some(counts) = self.0.iter_mut().find(|counts| counts.key == key) {
+            return counts.add(nodes);
+        }
+        let mut counts = DomainCounts::new(snapshot, key);
+        let has_domain = counts.add(nodes);
+        self.0.push(counts);
+        has_domain
     }
 
     /// Whether the node is in a domain with a count above 0.
@@ -132,16 +141,12 @@ impl Plugin for InterPodAffinity {
         };
         state.affinity = counts(&state.terms.affinity);
         state.anti_affinity = counts(&state.terms.anti_affinity);
-        let matches = snapshot.nodes.classes().evaluate(|class| state.class_match(pod, class));
-        for node in snapshot.nodes.iter() {
-            if !has_terms && node.repelling_pods == 0 {
-                continue;
-            }
-            for count in &node.classes {
-                if let Some(class) = matches.get(count.class) {
-                    state.add(snapshot, class, node, count.pods);
-                }
-            }
+        let terms = state.terms.affinity.iter().chain(&state.terms.anti_affinity);
+        let keys: Vec<&str> = terms.flat_map(AffinityTerm::label_keys).collect();
+        for class in snapshot.nodes.classes(&keys).iter() {
+            let matching = state.class_match(pod, class.example());
+            let nodes = class.nodes().map(|(node, count)| (node, count.pods));
+            state.add(snapshot, &matching, nodes);
         }
         (has_terms || !state.existing_anti_affinity.0.is_empty()).then_some(state)
     }
@@ -161,12 +166,12 @@ impl Plugin for InterPodAffinity {
 
     fn add_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
         let matching = self.class_match(snapshot.pod, pod);
-        self.add(snapshot, &matching, node, 1);
+        self.add(snapshot, &matching, std::iter::once((node.index, 1)));
     }
 
     fn remove_pod(&mut self, snapshot: &Snapshot<'_>, pod: &PodInfo, node: &NodeInfo) {
         let matching = self.class_match(snapshot.pod, pod);
-        self.add(snapshot, &matching, node, -1);
+        self.add(snapshot, &matching, std::iter::once((node.index, -1)));
     }
 
     fn pre_score(snapshot: &Snapshot<'_>, _: &[&NodeInfo]) -> Option<Self> {
@@ -181,29 +186,18 @@ impl Plugin for InterPodAffinity {
         let mut state = Self::new(snapshot);
         let own = own_weights(snapshot);
         let hard = snapshot.args.hard_pod_affinity_weight;
-        let weights = snapshot.nodes.classes().evaluate(|class| {
-            let mut all: Vec<(i64, String)> = own
-                .iter()
-                .filter(|(_, term)| term.matches(class, None))
-                .map(|(weight, term)| (*weight, term.topology_key.clone()))
-                .collect();
-            state.weigh_existing(pod, class, hard, &mut all);
-            all
-        });
-        let mut positions = |key: &str| state.weights.position(snapshot, key);
-        let weights: Vec<Vec<(i64, usize)>> = weights
-            .into_iter()
-            .map(|all| all.into_iter().map(|(w, key)| (w, positions(&key))).collect())
-            .collect();
+        let keys: Vec<&str> = own.iter().flat_map(|(_, term)| term.label_keys()).collect();
         let mut has_weights = false;
-        for node in snapshot.nodes.iter() {
-            if !has_terms && node.affine_pods == 0 {
-                continue;
-            }
-            for count in &node.classes {
-                for (weight, position) in weights.get(count.class).into_iter().flatten() {
-                    has_weights |= state.weights.add(*position, node, weight * count.pods);
-                }
+        for class in snapshot.nodes.classes(&keys).iter() {
+            let example = class.example();
+            let own = own.iter().filter(|(_, term)| term.matches(example, None));
+            let own = own.map(|(weight, term)| (*weight, term.as_ref()));
+            let existing = existing_weights(example, hard);
+            let labels = state.namespace_labels.as_ref();
+            let existing = existing.filter(|(_, term)| term.matches(pod, labels));
+            for (weight, term) in own.chain(existing) {
+                let nodes = class.nodes().map(|(node, count)| (node, weight * count.pods));
+                has_weights |= state.weights.add(snapshot, &term.topology_key, nodes);
             }
         }
         has_weights.then_some(state)
@@ -260,6 +254,15 @@ fn own_weights<'a>(snapshot: &Snapshot<'a>) -> Vec<(i64, Cow<'a, AffinityTerm>)>
         .collect()
 }
 
+/// The terms of an existing pod with their weights: `hard` for the required ones if it is above 0,
+/// negative ones for anti-affinity.
+fn existing_weights(existing: &PodInfo, hard: i64) -> impl Iterator<Item = (i64, &AffinityTerm)> {
+    let required = existing.affinity.iter().map(move |term| (hard, term));
+    let preferred = existing.preferred_affinity.iter().map(|(weight, term)| (*weight, term));
+    let anti = existing.preferred_anti_affinity.iter().map(|(weight, term)| (-weight, term));
+    required.filter(move |_| hard > 0).chain(preferred).chain(anti)
+}
+
 impl InterPodAffinity {
     fn new(snapshot: &Snapshot<'_>) -> Self {
         let namespace_labels = snapshot.listers.namespace_labels(&snapshot.pod.namespace);
@@ -282,39 +285,26 @@ impl InterPodAffinity {
         }
     }
 
-    /// Counts so many pods of a class on a node.
-    fn add(&mut self, snapshot: &Snapshot<'_>, class: &ClassMatch, node: &NodeInfo, by: i64) {
+    /// Counts so many pods of a class on nodes with these indexes.
+    fn add(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        class: &ClassMatch,
+        nodes: impl Iterator<Item = (usize, i64)> + Clone,
+    ) {
         if class.affinity {
             for counts in &mut self.affinity {
-                counts.add(node, by);
+                counts.add(nodes.clone());
             }
         }
         for term in &class.anti_affinity {
             if let Some(counts) = self.anti_affinity.get_mut(*term) {
-                counts.add(node, by);
+                counts.add(nodes.clone());
             }
         }
         for key in &class.existing {
-            let position = self.existing_anti_affinity.position(snapshot, key);
-            self.existing_anti_affinity.add(position, node, by);
+            self.existing_anti_affinity.add(snapshot, key, nodes.clone());
         }
-    }
-
-    /// The terms of an existing pod that match the incoming one: weights with topology keys.
-    fn weigh_existing(
-        &self,
-        pod: &PodInfo,
-        existing: &PodInfo,
-        hard: i64,
-        weights: &mut Vec<(i64, String)>,
-    ) {
-        let labels = self.namespace_labels.as_ref();
-        let required = existing.affinity.iter().map(|term| (hard, term));
-        let preferred = existing.preferred_affinity.iter().map(|(weight, term)| (*weight, term));
-        let anti = existing.preferred_anti_affinity.iter().map(|(weight, term)| (-weight, term));
-        let all = required.filter(|_| hard > 0).chain(preferred).chain(anti);
-        let matching = all.filter(|(_, term)| term.matches(pod, labels));
-        weights.extend(matching.map(|(weight, term)| (weight, term.topology_key.clone())));
     }
 
     fn satisfies_affinity(&self, pod: &PodInfo, node: &NodeInfo) -> bool {
@@ -325,7 +315,7 @@ impl InterPodAffinity {
             return true;
         }
         // The first pod of a group with affinity to itself has no other pod to match.
-        let is_zero = self.affinity.iter().flat_map(|counts| &counts.counts).all(|n| *n == 0);
+        let is_zero = self.affinity.iter().all(|counts| counts.total == 0);
         is_zero && self.terms.affinity.iter().all(|term| term.matches(pod, None))
     }
 }

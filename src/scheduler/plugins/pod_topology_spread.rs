@@ -29,8 +29,8 @@ struct CountedConstraint {
     /// How many of `counts` are known, and the least of them.
     domains: usize,
     least: Option<i64>,
-    /// The constraint selects the pods of these classes.
-    selected: Vec<bool>,
+    /// The number of pods that the constraint counts, by index of the node.
+    matching: Arc<[i64]>,
     /// The constraint selects the pod itself.
     selects_itself: bool,
     /// Keys with many domains weigh more in scores (`topologyNormalizingWeight`).
@@ -155,12 +155,9 @@ fn constraints<'a>(snapshot: &Snapshot<'a>, is_hard: bool) -> Vec<Cow<'a, Spread
 }
 
 impl CountedConstraint {
-    /// Number of pods on the node that the constraint counts. Pods that are being deleted do not
-    /// count.
+    /// Number of pods on the node that the constraint counts.
     fn matching_pods(&self, node: &NodeInfo) -> i64 {
-        let is_selected = |class: usize| self.selected.get(class).copied().unwrap_or(false);
-        let classes = node.classes.iter().filter(|count| is_selected(count.class));
-        classes.map(|count| count.staying).sum()
+        self.matching.get(node.index).copied().unwrap_or(0)
     }
 
     /// Finds the number of domains and the least of their counts.
@@ -169,6 +166,34 @@ impl CountedConstraint {
         self.domains = known.clone().count();
         self.least = known.min().copied();
     }
+}
+
+/// The number of pods of the namespace that the constraint selects, by index of the node. Pods that
+/// are being deleted do not count.
+fn matching_pods(
+    snapshot: &Snapshot<'_>,
+    constraint: &SpreadConstraint,
+    namespace: &str,
+) -> Arc<[i64]> {
+    let mut matching = vec![0; snapshot.nodes.len()];
+    // A selector without requirements, which selects every pod elsewhere, counts none
+    // (`countPodsMatchSelector`).
+    if constraint.is_selector_empty() {
+        return matching.into();
+    }
+    let keys: Vec<&str> = constraint.label_keys().collect();
+    for class in snapshot.nodes.classes(&keys).iter() {
+        let example = class.example();
+        if example.namespace != namespace || !constraint.selects(&example.labels) {
+            continue;
+        }
+        for (node, count) in class.nodes() {
+            if let Some(sum) = matching.get_mut(node) {
+                *sum += count.staying;
+            }
+        }
+    }
+    matching.into()
 }
 
 /// The policies of the constraint include the node (`matchNodeInclusionPolicies`).
@@ -187,17 +212,9 @@ impl PodTopologySpread {
         let pod = snapshot.pod;
         let counted = |constraint: &Cow<'_, SpreadConstraint>| {
             let topology = snapshot.nodes.topology(&constraint.topology_key);
-            // A selector without requirements, which selects every pod elsewhere, counts none
-            // (`countPodsMatchSelector`).
-            let counts_none = constraint.is_selector_empty();
-            let selects = |class: &PodInfo| {
-                !counts_none
-                    && class.namespace == pod.namespace
-                    && constraint.selects(&class.labels)
-            };
             CountedConstraint {
                 selects_itself: constraint.selects(&pod.labels),
-                selected: snapshot.nodes.classes().evaluate(selects),
+                matching: matching_pods(snapshot, constraint, &pod.namespace),
                 constraint: constraint.clone().into_owned(),
                 counts: vec![None; topology.len()],
                 topology,
