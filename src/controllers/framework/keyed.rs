@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::Tasks;
 use client::{Action, Change, Error, Informer, Queue, run_workers};
@@ -13,6 +14,10 @@ use super::queue_names;
 
 /// Namespace (empty when cluster-scoped) and name.
 pub(crate) type Key = (String, String);
+
+/// How long a controller of replicas waits for more changes of what it counts, before it writes a
+/// status: each write costs the store as much as that of a pod.
+pub(crate) const STATUS_BATCH: Duration = Duration::from_millis(10);
 
 /// Resolves once one informer has its first list.
 type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -51,11 +56,22 @@ impl Keyed {
         informer: &Informer<K>,
         keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
     ) {
+        self.watches_in_batches(informer, Duration::ZERO, keys);
+    }
+
+    /// Every change wakes the keys that `keys` names after `period`: changes in the meantime are
+    /// part of the same reconcile.
+    pub(crate) fn watches_in_batches<K: 'static>(
+        &mut self,
+        informer: &Informer<K>,
+        period: Duration,
+        keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
+    ) {
         self.waits_for_sync(informer);
         let queue = self.queue.clone();
         informer.on_change(move |change| {
             for key in keys(change) {
-                queue.add(key);
+                queue.add_after(key, period);
             }
         });
     }

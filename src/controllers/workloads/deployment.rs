@@ -18,7 +18,7 @@ use sorting::CompactSort as _;
 use crate::framework::adoption;
 use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
 use crate::framework::context::Context;
-use crate::framework::keyed::{Key, Keyed};
+use crate::framework::keyed::{Key, Keyed, STATUS_BATCH};
 use crate::workloads::revision_history;
 use rollout::{Rollout, RolloutError};
 
@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.watches_self(&controller.deployments);
     let known = controller.deployments.clone();
-    keyed.watches(&controller.sets, move |change| {
+    keyed.watches_in_batches(&controller.sets, STATUS_BATCH, move |change| {
         adoption::owners_of(change, &known, |d: &Deployment, set| selects(d, set.labels.as_ref()))
     });
     let sets = controller.sets.clone();

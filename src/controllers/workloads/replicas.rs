@@ -15,6 +15,7 @@ use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
+use crate::framework::keyed::STATUS_BATCH;
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
 use crate::workloads::metrics;
@@ -120,7 +121,7 @@ fn pod_changed<K: ReplicaOwner>(
         if owner.kind == K::KIND && owner.api_version == K::API_VERSION {
             let key = format!("{namespace}/{}", owner.name);
             pods::observed(change, &pod, &key, expectations);
-            queue.add((namespace.clone(), owner.name.clone()));
+            queue.add_after((namespace.clone(), owner.name.clone()), STATUS_BATCH);
         }
     } else if !matches!(change, Change::Deleted(_)) {
         wake_matching(owners, queue, &namespace, pod.labels.as_ref());
@@ -132,7 +133,7 @@ fn pod_changed<K: ReplicaOwner>(
         if let Some(before) =
             before.filter(|o| controller_of(&pod).is_none_or(|now| now.uid != o.uid))
         {
-            queue.add((namespace, before.name.clone()));
+            queue.add_after((namespace, before.name.clone()), STATUS_BATCH);
         }
     }
 }
