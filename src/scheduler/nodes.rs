@@ -1,7 +1,6 @@
 //! The nodes of the cluster with the pods on them, and sums over all nodes.
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::Node;
@@ -43,11 +42,12 @@ impl ClassCache {
     }
 }
 
-/// All nodes, in no particular order.
+/// All nodes, in no particular order. A copy for a detached cycle shares each of them until it
+/// changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nodes {
-    infos: Vec<NodeInfo>,
-    by_name: HashMap<String, usize>,
+    infos: Vec<Arc<NodeInfo>>,
+    by_name: Arc<HashMap<String, usize>>,
     /// Pods of nodes without an object: seen before their node, or after its deletion.
     absent: HashMap<String, Vec<Arc<PodInfo>>>,
     /// The classes of the pods on nodes, with the indexes of the nodes.
@@ -55,19 +55,11 @@ pub(crate) struct Nodes {
     /// The topologies that plugins asked for, by key; empty after a change of nodes.
     topologies: TopologyCache,
     /// How many nodes hold an image, by its name.
-    image_nodes: HashMap<String, usize>,
+    image_nodes: Arc<HashMap<String, usize>>,
     /// Number of pods with terms of pod affinity or anti-affinity.
     affine_pods: usize,
     /// Number of pods with required anti-affinity.
     repelling_pods: usize,
-}
-
-impl Deref for Nodes {
-    type Target = [NodeInfo];
-
-    fn deref(&self) -> &[NodeInfo] {
-        &self.infos
-    }
 }
 
 #[cfg(test)]
@@ -88,9 +80,29 @@ impl FromIterator<NodeInfo> for Nodes {
 }
 
 impl Nodes {
+    /// All nodes, in the order of their indexes.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &NodeInfo> {
+        self.infos.iter().map(AsRef::as_ref)
+    }
+
+    /// The node with this index.
+    pub(crate) fn get(&self, index: usize) -> Option<&NodeInfo> {
+        self.infos.get(index).map(AsRef::as_ref)
+    }
+
+    /// The number of nodes.
+    pub(crate) fn len(&self) -> usize {
+        self.infos.len()
+    }
+
     /// The node with this name.
     pub(crate) fn find(&self, name: &str) -> Option<&NodeInfo> {
-        self.infos.get(*self.by_name.get(name)?)
+        self.get(*self.by_name.get(name)?)
+    }
+
+    /// The node with this name, for a change.
+    fn find_mut(&mut self, name: &str) -> Option<&mut NodeInfo> {
+        self.infos.get_mut(*self.by_name.get(name)?).map(Arc::make_mut)
     }
 
     /// The domains of a topology key.
@@ -141,7 +153,7 @@ impl Nodes {
     /// Adds or changes a node. Returns the name of the event if it may make a pod schedulable.
     pub(crate) fn set_node(&mut self, node: &Node) -> Option<&'static str> {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let Some(old) = self.by_name.get(name).and_then(|index| self.infos.get(*index)) else {
+        let Some(old) = self.find(name) else {
             let pods = self.absent.remove(name).unwrap_or_default();
             let mut info = NodeInfo::default();
             info.set_node(node);
@@ -168,25 +180,26 @@ impl Nodes {
                     self.topologies = TopologyCache::default();
                 }
                 info.index = place.index;
-                let old = std::mem::replace(place, info);
+                let old = std::mem::replace(place, Arc::new(info));
                 self.count_images(&old, -1);
             }
             None => {
                 self.topologies = TopologyCache::default();
                 info.index = self.infos.len();
-                self.by_name.insert(info.name.clone(), info.index);
-                self.infos.push(info);
+                Arc::make_mut(&mut self.by_name).insert(info.name.clone(), info.index);
+                self.infos.push(Arc::new(info));
             }
         }
     }
 
     /// Removes a node; its pods stay until they are removed.
     pub(crate) fn remove_node(&mut self, name: &str) {
-        let Some(index) = self.by_name.remove(name) else { return };
+        let by_name = Arc::make_mut(&mut self.by_name);
+        let Some(index) = by_name.remove(name) else { return };
         let info = self.infos.swap_remove(index);
-        if let Some(moved) = self.infos.get_mut(index) {
+        if let Some(moved) = self.infos.get_mut(index).map(Arc::make_mut) {
             moved.index = index;
-            self.by_name.insert(moved.name.clone(), index);
+            by_name.insert(moved.name.clone(), index);
         }
         self.topologies = TopologyCache::default();
         self.count_images(&info, -1);
@@ -196,20 +209,21 @@ impl Nodes {
         // The last node has another index.
         self.classes = ClassCache::default();
         if !info.pods.is_empty() {
-            self.absent.insert(name.to_owned(), info.pods);
+            self.absent.insert(name.to_owned(), info.pods.clone());
         }
     }
 
     /// Puts a pod on a node.
     pub(crate) fn add_pod(&mut self, node: &str, pod: Arc<PodInfo>) {
-        let Some(info) = self.by_name.get(node).and_then(|index| self.infos.get_mut(*index)) else {
+        let Some(info) = self.find_mut(node) else {
             self.absent.entry(node.to_owned()).or_default().push(pod);
             return;
         };
-        if let Some(classes) = self.classes.get_mut() {
-            classes.add(info.index, &pod);
-        }
         info.add_pod(Arc::clone(&pod));
+        let index = info.index;
+        if let Some(classes) = self.classes.get_mut() {
+            classes.add(index, &pod);
+        }
         self.count_affinity(&pod, 1);
     }
 
@@ -220,7 +234,7 @@ impl Nodes {
         namespace: &str,
         name: &str,
     ) -> Option<Arc<PodInfo>> {
-        let Some(info) = self.by_name.get(node).and_then(|index| self.infos.get_mut(*index)) else {
+        let Some(info) = self.find_mut(node) else {
             let pods = self.absent.get_mut(node)?;
             let index = pods.iter().position(|p| p.name == name && p.namespace == namespace)?;
             let pod = pods.swap_remove(index);
@@ -229,9 +243,9 @@ impl Nodes {
             }
             return Some(pod);
         };
-        let pod = info.remove_pod(namespace, name)?;
+        let (pod, index) = (info.remove_pod(namespace, name)?, info.index);
         if let Some(classes) = self.classes.get_mut() {
-            classes.remove(info.index, &pod);
+            classes.remove(index, &pod);
         }
         self.count_affinity(&pod, -1);
         Some(pod)
@@ -247,11 +261,15 @@ impl Nodes {
 
     /// Adds a node to the sums, or takes it off (`by` is -1).
     fn count_images(&mut self, info: &NodeInfo, by: isize) {
+        if info.images.is_empty() {
+            return;
+        }
+        let image_nodes = Arc::make_mut(&mut self.image_nodes);
         for image in info.images.keys() {
-            let count = self.image_nodes.entry(image.clone()).or_default();
+            let count = image_nodes.entry(image.clone()).or_default();
             *count = count.saturating_add_signed(by);
             if *count == 0 {
-                self.image_nodes.remove(image);
+                image_nodes.remove(image);
             }
         }
     }
@@ -282,7 +300,7 @@ mod tests {
     fn pods_outlive_their_node_and_may_come_before_it() {
         let mut nodes = Nodes::default();
         nodes.add_pod("a", pod("early"));
-        assert!(nodes.is_empty() && !nodes.have_repelling_pods());
+        assert!(nodes.len() == 0 && !nodes.have_repelling_pods());
         assert_eq!(nodes.set_node(&node("a", &[])), Some("NodeAdd"));
         assert!(nodes.have_repelling_pods() && nodes.have_affine_pods());
         assert_eq!(nodes.set_node(&node("a", &[])), None, "nothing has changed");

@@ -1,6 +1,7 @@
 //! The domains of a topology key: the values of a label of nodes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::node_info::NodeInfo;
 
@@ -15,7 +16,7 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// The domains of these nodes, which are in the order of their indexes.
-    pub(crate) fn new(key: &str, nodes: &[NodeInfo]) -> Self {
+    pub(crate) fn new(key: &str, nodes: &[Arc<NodeInfo>]) -> Self {
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut domains = Vec::with_capacity(nodes.len());
         for node in nodes {

@@ -150,7 +150,7 @@ impl World {
         self.with(|state| {
             let feasible = crate::cycle::find(state, 0)?;
             let index = crate::cycle::best(state, &feasible, &mut |_, _| {});
-            Ok(self.nodes[index].name.clone())
+            Ok(self.nodes.get(index).unwrap().name.clone())
         })
     }
 
