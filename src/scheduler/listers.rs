@@ -73,7 +73,7 @@ pub(crate) trait Listers {
     }
 
     /// The CSINode of the node with this name: its CSI drivers with their volume limits.
-    fn csi_node(&self, _name: &str) -> Option<CSINode> {
+    fn csi_node(&self, _name: &str) -> Option<Arc<CSINode>> {
         None
     }
 

@@ -1,5 +1,6 @@
 //! The scheduler's loop, and the informers that feed it.
 
+mod csi_nodes;
 mod listen;
 
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ use crate::metrics;
 use crate::pod_info::PodOwner;
 use crate::profile::{DEFAULT_SCHEDULER, scheduler_name};
 use crate::state::{CycleResult, Decision, DetachedCycle, NextCycle, State};
+use csi_nodes::CsiNodes;
 
 /// Most bindings that run at the same time; more wait.
 const BINDINGS_MAX: usize = 128;
@@ -46,7 +48,8 @@ struct Caches {
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
-    csi_nodes: Informer<CSINode>,
+    csi_node_informer: Informer<CSINode>,
+    csi_nodes: Arc<CsiNodes>,
     csi_drivers: Informer<CSIDriver>,
     csi_storage_capacities: Informer<CSIStorageCapacity>,
     attachments: Informer<VolumeAttachment>,
@@ -127,8 +130,8 @@ impl Listers for Caches {
         self.classes.get("", name)
     }
 
-    fn csi_node(&self, name: &str) -> Option<CSINode> {
-        self.csi_nodes.get("", name)
+    fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
+        self.csi_nodes.get(name)
     }
 
     fn csi_driver(&self, name: &str) -> Option<CSIDriver> {
@@ -199,7 +202,8 @@ pub fn start(configuration: &Configuration, client: Client, informers: &Informer
         claims: informers.of(),
         volumes: informers.of(),
         classes: informers.of(),
-        csi_nodes: informers.of(),
+        csi_node_informer: informers.of(),
+        csi_nodes: Arc::default(),
         csi_drivers: informers.of(),
         csi_storage_capacities: informers.of(),
         attachments: informers.of(),
@@ -271,7 +275,7 @@ async fn run(
         caches.claims.synced().await;
         caches.volumes.synced().await;
         caches.classes.synced().await;
-        caches.csi_nodes.synced().await;
+        caches.csi_node_informer.synced().await;
         caches.csi_drivers.synced().await;
         caches.csi_storage_capacities.synced().await;
         caches.attachments.synced().await;

@@ -125,8 +125,8 @@ impl Listers for Objects {
         self.get("StorageClass", "", name)
     }
 
-    fn csi_node(&self, name: &str) -> Option<CSINode> {
-        self.get("CSINode", "", name)
+    fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
+        self.get("CSINode", "", name).map(Arc::new)
     }
 
     fn csi_driver(&self, name: &str) -> Option<CSIDriver> {

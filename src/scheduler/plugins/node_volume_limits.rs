@@ -74,7 +74,7 @@ impl Plugin for NodeVolumeLimits {
 
     fn filter(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> Result<(), Rejection> {
         let csi_node = snapshot.listers.csi_node(&node.name);
-        let installed = csi_node.as_ref().map_or(&[][..], drivers_of);
+        let installed = csi_node.as_deref().map_or(&[][..], drivers_of);
         let is_installed = |driver: &&String| installed.iter().any(|d| d.name == **driver);
         if let Some(missing) = self.required_drivers.iter().find(|driver| !is_installed(driver)) {
             return Err(Rejection::new(format!(
@@ -231,8 +231,8 @@ mod tests {
             decode(json!({"metadata": {"name": "class"}, "provisioner": "csi"}))
         }
 
-        fn csi_node(&self, _: &str) -> Option<CSINode> {
-            self.limit.map(csi_node)
+        fn csi_node(&self, _: &str) -> Option<Arc<CSINode>> {
+            self.limit.map(csi_node).map(Arc::new)
         }
 
         fn csi_driver(&self, _: &str) -> Option<CSIDriver> {

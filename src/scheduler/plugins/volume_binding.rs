@@ -92,7 +92,7 @@ impl Plugin for VolumeBinding {
         let mut reasons: Vec<Cow<'static, str>> = Vec::new();
         let is_migrated = self.bound.iter().any(|volume| volume.is_migrated());
         let csi_node = is_migrated.then(|| snapshot.listers.csi_node(&node.name)).flatten();
-        if !self.bound.iter().all(|volume| volume.allows(node, csi_node.as_ref())) {
+        if !self.bound.iter().all(|volume| volume.allows(node, csi_node.as_deref())) {
             reasons.push("node(s) didn't match PersistentVolume's node affinity".into());
         }
         if let Err(rejection) = self.plan(node) {

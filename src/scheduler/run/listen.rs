@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Node, Pod};
 use api::k8s::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
-use api::k8s::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity};
+use api::k8s::api::storage::v1::{CSIDriver, CSIStorageCapacity};
 use base::clock;
 use client::Change;
 use client::informer::decode;
 use tokio::sync::watch;
 
+use super::csi_nodes::CsiNodes;
 use super::{Caches, Shared};
 use crate::devices::request::ClaimName;
 use crate::devices::slice::Slice;
@@ -55,8 +56,8 @@ pub(super) fn listen(shared: &Arc<Shared>, caches: &Caches) -> watch::Receiver<u
     caches.classes.on_change(move |change| {
         to.on_change(&Event::StorageClass, labels!("storage.k8s.io/StorageClass"), change);
     });
-    let to = Arc::clone(shared);
-    caches.csi_nodes.on_change(move |change| csi_node_changed(&to, change));
+    let (to, csi_nodes) = (Arc::clone(shared), Arc::clone(&caches.csi_nodes));
+    caches.csi_node_informer.on_change(move |change| csi_node_changed(&to, &csi_nodes, change));
     let to = Arc::clone(shared);
     caches.csi_drivers.on_change(move |change| csi_driver_changed(&to, change));
     let to = Arc::clone(shared);
@@ -158,17 +159,15 @@ fn slice_changed(shared: &Shared, devices: &Devices, change: &Change) {
     shared.on_change(&Event::ResourceSlice, RESOURCE_SLICE, change);
 }
 
-fn csi_node_changed(shared: &Shared, change: &Change) {
+fn csi_node_changed(shared: &Shared, csi_nodes: &CsiNodes, change: &Change) {
     let labels = labels!("storage.k8s.io/CSINode");
-    match change {
-        Change::Added(_) => shared.on_change(&Event::CsiNodeAdd, labels, change),
-        Change::Updated { old, new } => {
-            if let (Some(old), Some(new)) = (decode::<CSINode>(old), decode::<CSINode>(new)) {
-                let event = Event::CsiNodeUpdate { old: &old, new: &new };
-                shared.on_change(&event, labels, change);
-            }
+    let csi_node = csi_nodes.apply(change);
+    match (&csi_node.old, &csi_node.new) {
+        (None, Some(_)) => shared.on_change(&Event::CsiNodeAdd, labels, change),
+        (Some(old), Some(new)) => {
+            shared.on_change(&Event::CsiNodeUpdate { old, new }, labels, change);
         }
-        Change::Deleted(_) => {}
+        (_, None) => {}
     }
 }
 
