@@ -115,6 +115,7 @@ impl ClaimCache {
 
 #[derive(Debug)]
 struct PendingAllocation {
+    claim: ClaimName,
     allocation: Arc<AllocationResult>,
     /// Number of pods that need it.
     sharers: usize,
@@ -139,9 +140,10 @@ impl InFlight {
     }
 
     /// Records an allocation; an earlier one of the claim is kept and has one more sharer.
-    pub(crate) fn signal(&mut self, uid: &str, allocation: &AllocationResult) {
-        let pending = self.allocations.entry(uid.to_owned());
+    pub(crate) fn signal(&mut self, claim: &ResourceClaim, allocation: &AllocationResult) {
+        let pending = self.allocations.entry(uid(claim).to_owned());
         let pending = pending.or_insert_with(|| PendingAllocation {
+            claim: ClaimName::of(claim),
             allocation: Arc::new(allocation.clone()),
             sharers: 0,
         });
@@ -160,11 +162,15 @@ impl InFlight {
         false
     }
 
-    /// The devices of the allocations of those claims that `is_written` does not return.
-    pub(crate) fn allocated(&self, is_written: &dyn Fn(&str) -> bool) -> Allocated {
+    /// The devices of the allocations of those claims of which the cache has none.
+    pub(crate) fn allocated(&self, claims: &ClaimCache) -> Allocated {
+        let is_written = |name: &ClaimName, pending: &str| {
+            let known = claims.get(name);
+            known.is_ok_and(|claim| uid(claim) == pending && allocation(claim).is_some())
+        };
         let mut allocated = Allocated::default();
         for (uid, pending) in &self.allocations {
-            if !is_written(uid) {
+            if !is_written(&pending.claim, uid) {
                 allocated.add(&pending.allocation);
             }
         }
@@ -240,13 +246,18 @@ mod tests {
         let mut in_flight = InFlight::default();
         assert!(!in_flight.remove("u", false), "empty");
         let first = serde_json::from_value(allocated(None)).unwrap();
-        in_flight.signal("u", &first);
+        let pending = claim(1, Value::Null);
+        in_flight.signal(&pending, &first);
         assert!(in_flight.contains("u"));
         assert!(in_flight.remove("u", false), "last sharer");
-        in_flight.signal("u", &first);
-        in_flight.signal("u", &AllocationResult::default());
-        assert_ne!(in_flight.allocated(&|_| false), Allocated::default(), "the first is kept");
-        assert_eq!(in_flight.allocated(&|uid| uid == "u"), Allocated::default());
+        in_flight.signal(&pending, &first);
+        in_flight.signal(&pending, &AllocationResult::default());
+        let mut cache = ClaimCache::default();
+        assert_ne!(in_flight.allocated(&cache), Allocated::default(), "the first is kept");
+        cache.observe(pending);
+        assert_ne!(in_flight.allocated(&cache), Allocated::default(), "it is not written yet");
+        cache.observe(claim(2, allocated(None)));
+        assert_eq!(in_flight.allocated(&cache), Allocated::default());
         assert!(!in_flight.remove("u", false), "two sharers");
         assert!(in_flight.remove("u", true));
         assert!(!in_flight.contains("u"));

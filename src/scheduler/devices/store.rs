@@ -172,7 +172,7 @@ impl Devices {
                 return Ok(());
             }
         }
-        indexes.in_flight.signal(uid(claim), chosen);
+        indexes.in_flight.signal(claim, chosen);
         Ok(())
     }
 
@@ -185,14 +185,10 @@ impl Devices {
     /// An allocator for the current state.
     pub(crate) fn allocator(&self) -> Allocator {
         let indexes = self.indexes.lock();
-        let written = |pending: &str| {
-            let mut claims = indexes.claims.iter();
-            claims.any(|claim| uid(claim) == pending && allocation(claim).is_some())
-        };
         let in_flight = if indexes.in_flight.is_empty() {
             Arc::default()
         } else {
-            Arc::new(indexes.in_flight.allocated(&written))
+            Arc::new(indexes.in_flight.allocated(&indexes.claims))
         };
         let allocated = AllocatedState { written: Arc::clone(&indexes.allocated), in_flight };
         let (slices, classes) = (indexes.slices.index(), Arc::clone(&indexes.classes));
