@@ -27,6 +27,7 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/apps"
 	_ "k8s.io/kubernetes/test/e2e/architecture"
 	_ "k8s.io/kubernetes/test/e2e/auth"
+	_ "k8s.io/kubernetes/test/e2e/autoscaling"
 	_ "k8s.io/kubernetes/test/e2e/common"
 	_ "k8s.io/kubernetes/test/e2e/dra"
 	_ "k8s.io/kubernetes/test/e2e/instrumentation"
@@ -39,8 +40,9 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/storage/external"
 )
 
-// specLimit ends a spec that waits forever; the slowest one that runs takes five minutes.
-const specLimit = 15 * time.Minute
+// specLimit ends a spec that waits forever. Most specs take less than five minutes; those of
+// autoscaling pass a longer limit, because they wait for several stabilization windows.
+var specLimit = flag.Duration("spec-limit", 15*time.Minute, "limit of a spec without its own")
 
 // limitSpec sets a time limit for a spec without one. Ginkgo can interrupt a body only if it takes
 // a context.
@@ -50,7 +52,7 @@ func limitSpec(
 	if kind != types.NodeTypeIt || !interruptible(args) {
 		return text, args, nil
 	}
-	return text, append(args, ginkgo.NodeTimeout(specLimit)), nil
+	return text, append(args, ginkgo.NodeTimeout(*specLimit)), nil
 }
 
 // interruptible returns whether the body among a node's arguments takes a context and has no limit.
