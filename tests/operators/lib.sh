@@ -1,7 +1,8 @@
 # Helpers of the operators' checks: a server with its node in separate namespaces
 # (tests/lib/node.sh), images of the programs of tests/operators/build, and waiting for results. The
 # logs of operator and server are kept in ~/.cache/kube-lite/operators/last/NAME.
-# usage: . "$(dirname "$0")/lib.sh"
+# usage: . "$(dirname "$0")/lib.sh" [machines], with several machines (tests/lib/machines.sh): the
+#        server is on machine one
 operator=${0##*/}
 operators=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-lite
@@ -14,7 +15,11 @@ if [ -z "${KUBE_LITE_TEST_NAMESPACE:-}" ]; then
   KUBE_LITE_BIN=$(realpath "$KUBE_LITE_BIN")
   "$operators/build" "$operator" >/dev/null || exit 1
 fi
-. "$operators/../lib/node.sh"
+case ${1:-} in
+  # The registry is outside of the machines, on their default route.
+  machines) . "$operators/../lib/machines.sh"; registry=192.0.2.1:5000 ;;
+  *) . "$operators/../lib/node.sh"; registry=192.0.2.2:5000 ;;
+esac
 home=$cache/operators/$operator out=$cache/operators/last/$operator
 rm -rf "$out"; mkdir -p "$out"
 export HELM_CACHE_HOME=$scratch/helm HELM_CONFIG_HOME=$scratch/helm HELM_DATA_HOME=$scratch/helm
@@ -34,7 +39,6 @@ image() {
   fi
   archives+=("$archive")
 }
-registry=192.0.2.2:5000
 # flags...: starts the registry and the server with its node; ends the checks if that fails
 started() {
   printf 'mirrors: {"*": {endpoint: ["http://%s"]}}\n' "$registry" >"$scratch/registries.yaml"
@@ -42,7 +46,11 @@ started() {
   timeout 60 sh \
     -c "until python3 -c 'import urllib.request; urllib.request.urlopen(\"http://$registry/v2/\")' 2>/dev/null
       do sleep 0.2; done" || { echo "FAIL the registry did not start"; exit 1; }
-  start_node --private-registry="$scratch/registries.yaml" "$@" || exit 1
+  if declare -F start_server_on >/dev/null; then
+    start_server_on one --private-registry="$scratch/registries.yaml" "$@"
+  else
+    start_node --private-registry="$scratch/registries.yaml" "$@" || exit 1
+  fi
   [ -z "${OPERATORS_KEEP:-}" ] ||
     printf '#!/bin/sh\nexec nsenter --target "$(pgrep -of -- "^%s server .*--data-dir=%s/")" --net --mount --pid env KUBECONFIG=%s PATH="%s" "$@"\n' "$bin" "$node_home" "$KUBECONFIG" "$PATH" >"$out/enter"
   [ ! -e "$out/enter" ] || chmod +x "$out/enter"
@@ -97,6 +105,7 @@ keep() {
   fi
 }
 trap 'status=$?; keep; cp "$scratch/log" "$out/kube-lite.log" 2>/dev/null
+  cp "$scratch"/*.log "$out" 2>/dev/null
   finish $status; exit $?' EXIT
 eval "cleanup_of_node() $(declare -f cleanup | tail -n +2)"
 cleanup() { cleanup_of_node >/dev/null 2>&1; }
