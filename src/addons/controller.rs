@@ -95,9 +95,7 @@ impl Controller {
     /// Writes the packaged manifests; returns their names, whose content is complete.
     async fn stage(&self) -> BTreeSet<OsString> {
         let config = self.config.clone();
-        let staged = base::tasks::blocking(move || {
-            packaged::stage(&config.folder, &config.local_storage_path, &config.disabled)
-        });
+        let staged = base::tasks::blocking(move || packaged::stage(&config));
         if let Ok(Err(error)) = staged.await {
             self.report_folder(&format!("lacks manifests of kube-lite: {error}"));
         }

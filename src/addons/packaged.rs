@@ -2,10 +2,10 @@
 //! the controller finds them like those of the user; CustomResourceDefinitions are applied without
 //! a file, as by k3s, because the Addons need them.
 
-use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
 
+use crate::config::Config;
 use crate::document::{self, ManifestObject};
 use crate::error::{ManifestError, StageError};
 
@@ -70,21 +70,18 @@ pub(crate) async fn unpack(packed: &'static [u8]) -> Result<Vec<ManifestObject>,
 ///
 /// # Errors
 /// The first file or folder that cannot be written.
-pub(crate) fn stage(
-    folder: &Path,
-    local_storage_path: &Path,
-    disabled: &BTreeSet<String>,
-) -> Result<(), StageError> {
+pub(crate) fn stage(config: &Config) -> Result<(), StageError> {
+    let folder = config.folder.as_path();
     let error = |path: &Path, source| StageError { path: path.to_owned(), source };
     if !folder.is_dir() {
         base::fs::create_dir(folder, 0o700).map_err(|e| error(folder, e))?;
     }
     for file in &FILES {
-        if crate::folder::is_disabled(Path::new(file.name), disabled) {
+        if crate::folder::is_disabled(Path::new(file.name), &config.disabled) {
             continue;
         }
         let path = folder.join(file.name);
-        let text = fill(file.text, local_storage_path);
+        let text = fill(file.text, config);
         if std::fs::read(&path).is_ok_and(|now| now == text.as_bytes()) {
             continue;
         }
@@ -94,14 +91,41 @@ pub(crate) fn stage(
 }
 
 /// Replaces the variables in a packaged manifest. The path is inside a JSON string.
-fn fill(text: &str, local_storage_path: &Path) -> String {
-    let path = serde_json::Value::from(local_storage_path.to_string_lossy()).to_string();
+fn fill(text: &str, config: &Config) -> String {
+    let path = serde_json::Value::from(config.local_storage_path.to_string_lossy()).to_string();
+    let node_ports = if config.balancer_node_ports { "true" } else { "false" };
     text.replace("%{DEFAULT_LOCAL_STORAGE_PATH}%", path.trim_matches('"'))
+        .replace("%{LOAD_BALANCER_NODE_PORTS}%", node_ports)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn config(folder: &Path, local_storage_path: &str, disabled: &[&str]) -> Config {
+        Config {
+            folder: folder.to_owned(),
+            disabled: disabled.iter().map(|name| (*name).to_owned()).collect(),
+            vertical_autoscaler: false,
+            prune_deleted_files: false,
+            server: "n1".to_owned(),
+            local_storage_path: local_storage_path.into(),
+            balancer_node_ports: false,
+        }
+    }
+
+    /// Balancers of clouds forward to node ports; ServiceLB needs none.
+    #[test]
+    fn the_service_of_the_ingress_has_node_ports_for_balancers_of_others() {
+        let file = FILES.iter().find(|file| file.name == "ingress.yaml").unwrap();
+        for others in [true, false] {
+            let config =
+                Config { balancer_node_ports: others, ..config(Path::new("/m"), "/s", &[]) };
+            let objects = document::parse(fill(file.text, &config).as_bytes()).unwrap();
+            let service = objects.iter().find(|object| object.kind == "Service").unwrap();
+            assert_eq!(service.value["spec"]["allocateLoadBalancerNodePorts"], others);
+        }
+    }
 
     #[test]
     fn every_manifest_of_the_repository_is_packaged_and_parses() {
@@ -119,7 +143,7 @@ mod tests {
             assert!(objects.iter().all(|o| o.kind == "CustomResourceDefinition"));
         }
         for file in FILES {
-            let text = fill(file.text, Path::new("/data/sto\"rage"));
+            let text = fill(file.text, &config(Path::new("/m"), "/data/sto\"rage", &[]));
             assert!(!text.contains("%{"), "{}", file.name);
             assert!(!document::parse(text.as_bytes()).unwrap().is_empty());
         }
@@ -144,18 +168,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("server/manifests");
         let file = folder.join("local-storage.yaml");
-        let none = BTreeSet::new();
-        stage(&folder, Path::new("/a"), &BTreeSet::from(["local-storage".to_owned()])).unwrap();
+        let staged =
+            |path: &str, disabled: &[&str]| stage(&config(&folder, path, disabled)).unwrap();
+        staged("/a", &["local-storage"]);
         assert!(folder.is_dir() && !file.exists());
-        stage(&folder, Path::new("/a"), &none).unwrap();
+        staged("/a", &[]);
         let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&file).unwrap());
         let first = inode();
-        stage(&folder, Path::new("/a"), &none).unwrap();
+        staged("/a", &[]);
         assert_eq!(inode(), first);
-        stage(&folder, Path::new("/b"), &none).unwrap();
+        staged("/b", &[]);
         assert!(std::fs::read_to_string(&file).unwrap().contains("\"/b\""));
         std::fs::write(&file, "changed").unwrap();
-        stage(&folder, Path::new("/b"), &none).unwrap();
+        staged("/b", &[]);
         assert!(std::fs::read_to_string(&file).unwrap().contains("\"/b\""));
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn start(config: &Config, clients: &ClientMaker, tasks: &Tasks) {
         prune_deleted_files: config.manifests_prune,
         server: machine.node_name.clone(),
         local_storage_path: machine.local_storage_path(),
+        balancer_node_ports: config.cluster.external_cloud || config.cluster.no_service_lb,
     };
     let client = clients.client(User::authenticated(addons::USER, &[]), addons::AGENT);
     addons::start(addons, client, tasks);
