@@ -24,7 +24,7 @@ pub struct Config {
     pub server: String,
     /// The default directory of local-path volumes, for the packaged manifest.
     pub local_storage_path: PathBuf,
-    /// Whether the Service of the ingress has node ports: a controller of others balances it, and
-    /// load balancers outside of the cluster forward to node ports.
+    /// Whether the Service of the ingress has node ports, to which load balancers outside of the
+    /// cluster forward; ServiceLB needs none.
     pub balancer_node_ports: bool,
 }
