@@ -275,12 +275,8 @@ async fn delete(
 
 /// Whether a CustomResourceDefinition is established and has one of the kinds.
 pub(crate) fn establishes(definition: &Value, kinds: &BTreeSet<VersionedKind>) -> bool {
-    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
-    let is_established = conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Established" && condition["status"] == "True");
-    is_established && kinds.iter().any(|kind| has_kind(definition, kind))
+    api::value::is_condition_true(definition, "Established")
+        && kinds.iter().any(|kind| has_kind(definition, kind))
 }
 
 /// Whether a CustomResourceDefinition has the kind.

@@ -50,6 +50,17 @@ pub fn items_mut<'a>(value: &'a mut Value, key: &str) -> &'a mut [Value] {
     value.get_mut(key).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }
 
+/// Returns the condition of a type in the status of an object.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = items(get(object, "status"), "conditions");
+    conditions.iter().find(|condition| str_at(condition, "type") == kind)
+}
+
+/// Returns whether the status of an object has the condition of a type, and it is `True`.
+pub fn is_condition_true(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| str_at(condition, "status") == "True")
+}
+
 /// Returns the entries of an object field in key order, or none.
 pub fn entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     get(value, key).as_object().into_iter().flatten()

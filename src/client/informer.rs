@@ -130,25 +130,8 @@ impl<K: Kind> Informer<K> {
 
     /// The decoded objects with `value` in an index.
     pub fn by_index(&self, name: &'static str, value: &str) -> Vec<K> {
-        self.by_index_trimmed(name, value, |_| {})
-    }
-
-    /// As [`Informer::by_index`], with each object reduced before the next one is decoded: a
-    /// decoded object is several times as large as its bytes.
-    pub fn by_index_trimmed(
-        &self,
-        name: &'static str,
-        value: &str,
-        trim: impl Fn(&mut K),
-    ) -> Vec<K> {
         let objects = self.shared.cache.by_index(name, value);
-        let decoded = objects.iter().filter_map(|o| decode(o));
-        decoded
-            .map(|mut object| {
-                trim(&mut object);
-                object
-            })
-            .collect()
+        objects.iter().filter_map(|object| decode(object)).collect()
     }
 }
 

@@ -103,12 +103,7 @@ fn gvr(resource: &str) -> Gvr {
 }
 
 fn is_established(object: &Object) -> bool {
-    let conditions = object.value().unwrap_or_default();
-    let conditions = api::value::at(&conditions, &["status", "conditions"]).as_array();
-    conditions.into_iter().flatten().any(|condition| {
-        api::value::str_at(condition, "type") == "Established"
-            && api::value::str_at(condition, "status") == "True"
-    })
+    object.value().is_ok_and(|value| api::value::is_condition_true(&value, "Established"))
 }
 
 impl Controller {

@@ -1,5 +1,6 @@
 //! Reads values for cells, and formats that several printers share.
 
+pub(super) use api::value::{condition, is_condition_true as is_true};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -150,16 +151,6 @@ pub(super) fn quantity(value: &Value) -> String {
         Value::Null => "0".into(),
         other => other.to_string(),
     }
-}
-
-/// The first condition of a type.
-pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    list(object, &["status", "conditions"]).iter().find(|c| text(c, &["type"]) == kind)
-}
-
-/// Whether a condition is present and true.
-pub(super) fn is_true(object: &Value, kind: &str) -> bool {
-    condition(object, kind).is_some_and(|c| text(c, &["status"]) == "True")
 }
 
 /// The first three of a list, and how many more there are; `<unset>` for none.

@@ -36,12 +36,8 @@ impl Definitions {
     pub(crate) fn are_served(&self) -> bool {
         DEFINITIONS.iter().all(|resource| {
             let object = self.cache.cache().get("", &format!("{resource}.{GROUP}"));
-            let value = object.and_then(|object| object.value().ok()).unwrap_or_default();
-            let conditions = api::value::at(&value, &["status", "conditions"]).as_array();
-            conditions.into_iter().flatten().any(|condition| {
-                api::value::str_at(condition, "type") == "Established"
-                    && api::value::str_at(condition, "status") == "True"
-            })
+            let value = object.and_then(|object| object.value().ok());
+            value.is_some_and(|value| api::value::is_condition_true(&value, "Established"))
         })
     }
 

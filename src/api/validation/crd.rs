@@ -18,7 +18,7 @@ pub use self::warnings::warnings;
 use super::checks::{repeated, texts};
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
-use crate::value::{at, bool_at, get, has, items, str_at, str_in};
+use crate::value::{at, bool_at, get, has, is_condition_true, items, str_at, str_in};
 
 /// Maximum number of errors about storage versions that are reported for one definition.
 const STORAGE_ERRORS_MAX: usize = 100;
@@ -47,9 +47,7 @@ pub fn validate(object: &Value) -> ErrorList {
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = definition(object, old);
     let (path, spec, was) = (Path::new("spec"), get(object, "spec"), get(old, "spec"));
-    let established = items(get(old, "status"), "conditions")
-        .iter()
-        .any(|c| str_at(c, "type") == "Established" && str_at(c, "status") == "True");
+    let established = is_condition_true(old, "Established");
     let names = path.child("names");
     let kept = |key: &str, field: &Path| {
         immutable(at(spec, &["names", key]), at(was, &["names", key]), field)

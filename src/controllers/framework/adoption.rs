@@ -43,28 +43,31 @@ pub(crate) async fn claim_all<O: Kind, C: Kind>(
     matches: impl Fn(&ObjectMeta) -> bool,
     adoptable: impl Fn(&C) -> bool,
 ) -> Result<Vec<C>, Error> {
-    claim_trimmed(client, owner, children, matches, adoptable, |_| {}).await
+    let decode = client::informer::decode::<C>;
+    claim_decoded(client, owner, children, matches, adoptable, decode).await
 }
 
-/// As [`claim_all`] for owners that may have thousands of children: `trim` drops the fields that
-/// the caller does not read, but keeps the metadata.
+/// As [`claim_all`] for owners that may have thousands of children: `decode` may leave out fields
+/// that the caller does not read, but keeps name, labels and owners.
 ///
 /// # Errors
 /// As [`claim_all`].
-pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
+pub(crate) async fn claim_decoded<O: Kind, C: Kind>(
     client: &Client,
     owner: &O,
     children: &Informer<C>,
     matches: impl Fn(&ObjectMeta) -> bool,
     adoptable: impl Fn(&C) -> bool,
-    trim: impl Fn(&mut C),
+    decode: impl Fn(&Object) -> Option<C>,
 ) -> Result<Vec<C>, Error> {
     let owner_meta = owner.metadata();
     let namespace = owner_meta.namespace.as_deref().unwrap_or_default();
     let uid = owner_meta.uid.as_deref().unwrap_or_default();
     let deleting = owner_meta.deletion_timestamp.is_some();
-    let mut candidates: Vec<C> = children.by_index_trimmed(BY_CONTROLLER, uid, &trim);
-    candidates.extend(children.by_index_trimmed(ORPHANS, namespace, &trim));
+    let cache = children.cache();
+    let mut candidates = cache.by_index(BY_CONTROLLER, uid);
+    candidates.extend(cache.by_index(ORPHANS, namespace));
+    let candidates: Vec<C> = candidates.iter().filter_map(|object| decode(object)).collect();
     let mut claimed = Vec::new();
     let mut owner_is_there: Option<bool> = None;
     for child in candidates {

@@ -1,9 +1,12 @@
 //! Keeps a number of pods for an owner: the engine of ReplicaSets and ReplicationControllers.
 
+mod pod_parts;
+
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::k8s::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
+use api::k8s::api::core::v1::{Pod, PodTemplateSpec};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
 use client::labels::Labels;
@@ -197,7 +200,7 @@ impl<K: ReplicaOwner> Engine<K> {
         let matches =
             |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
         let (client, active) = (&self.control.client, pods::is_active);
-        adoption::claim_trimmed(client, owner, &self.pods, matches, active, trim).await
+        adoption::claim_decoded(client, owner, &self.pods, matches, active, pod_parts::decode).await
     }
 
     /// Creates or deletes the difference.
@@ -269,7 +272,11 @@ impl<K: ReplicaOwner> Engine<K> {
     ) -> Result<(), Error> {
         let mut ranked: Vec<&Pod> = active.iter().collect();
         let now = Timestamp::now();
-        let crowd = |pod: &Pod| active.iter().filter(|p| node_of(p) == node_of(pod)).count();
+        let mut pods_on: HashMap<&str, usize> = HashMap::new();
+        for pod in active {
+            *pods_on.entry(node_of(pod)).or_default() += 1;
+        }
+        let crowd = |pod: &Pod| pods_on.get(node_of(pod)).copied().unwrap_or(0);
         ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
         ranked.truncate(count);
         if count < active.len() {
@@ -294,14 +301,6 @@ impl<K: ReplicaOwner> Engine<K> {
 
 fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
-}
-
-/// Drops the fields of a pod that this controller does not read.
-fn trim(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    if let Some(spec) = &mut pod.spec {
-        *spec = PodSpec { node_name: spec.node_name.take(), ..PodSpec::default() };
-    }
 }
 
 /// Which of two pods goes first (`controller.ActivePodsWithRanks`): unassigned, pending, not ready,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use api::WatchEvent;
+use api::value::{condition, is_condition_true};
 use client::{Client, Error, Scope};
 use serde_json::Value;
 
@@ -167,18 +168,11 @@ async fn watch(
     }
 }
 
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    let conditions = api::value::at(object, &["status", "conditions"]).as_array()?;
-    conditions.iter().find(|c| {
-        api::value::str_at(c, "type") == kind && api::value::str_at(c, "status") == "True"
-    })
-}
-
 fn job(object: &Value) -> State {
-    if condition(object, "Complete").is_some() {
+    if is_condition_true(object, "Complete") {
         return State::Ready;
     }
-    match condition(object, "Failed") {
+    match condition(object, "Failed").filter(|_| is_condition_true(object, "Failed")) {
         Some(failed) => {
             let message = api::value::str_at(failed, "message");
             State::Failed(format!("Job Failed: {message}"))
@@ -196,9 +190,10 @@ fn pod(object: &Value) -> State {
 }
 
 fn definition(object: &Value) -> State {
-    match condition(object, "Established") {
-        Some(_) => State::Ready,
-        None => State::InProgress("the definition is not established".into()),
+    if is_condition_true(object, "Established") {
+        State::Ready
+    } else {
+        State::InProgress("the definition is not established".into())
     }
 }
 

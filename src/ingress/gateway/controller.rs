@@ -100,11 +100,7 @@ fn is_established(definitions: &Informer<()>) -> bool {
     RESOURCES.iter().all(|resource| {
         let object = definitions.cache().get("", &format!("{resource}.{GROUP}"));
         let value = object.and_then(|object| object.value().ok());
-        let conditions = value.as_ref().and_then(|v| v.pointer("/status/conditions")?.as_array());
-        conditions.into_iter().flatten().any(|condition| {
-            let field = |name| condition.get(name).and_then(Value::as_str);
-            field("type") == Some("Established") && field("status") == Some("True")
-        })
+        value.is_some_and(|value| api::value::is_condition_true(&value, "Established"))
     })
 }
 

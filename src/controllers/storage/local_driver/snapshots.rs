@@ -9,6 +9,7 @@ use api::k8s::api::core::v1::PersistentVolume;
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
 use api::local_driver::{DRIVER, SnapshotRequest, Stored};
+use api::value::is_condition_true;
 use api::{Gvr, uri};
 use base::Kind;
 use client::{Action, Change, Client, Error, Informer, Informers, Patch, Queue, run_workers};
@@ -180,7 +181,7 @@ async fn follow(informers: &Informers, queue: &Queue<String>) {
     loop {
         let object = definitions.cache().get("", &name);
         let value = object.as_ref().and_then(|object| object.value().ok());
-        if value.as_ref().is_none_or(|value| !is_established(value)) {
+        if value.as_ref().is_none_or(|value| !is_condition_true(value, "Established")) {
             uid = None;
         } else if let Some(object) = object
             && uid.as_deref() != Some(&*object.uid)
@@ -195,14 +196,6 @@ async fn follow(informers: &Informers, queue: &Queue<String>) {
         }
         changed.notified().await;
     }
-}
-
-fn is_established(definition: &Value) -> bool {
-    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
 }
 
 impl Snapshots {
