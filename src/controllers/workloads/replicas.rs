@@ -85,6 +85,7 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     let recorder = context.recorder(&client, K::CONTROLLER);
     let (owners, pods) = (context.informers.of::<K>(), context.informers.of::<Pod>());
     adoption::index(&pods);
+    owners.add_index(adoption::BY_CONTROLLER, adoption::controller_uid);
     let queue: Queue<(String, String)> = Queue::new();
     let expectations = Arc::new(Expectations::new());
 
@@ -263,6 +264,16 @@ impl<K: ReplicaOwner> Engine<K> {
         Ok(())
     }
 
+    /// The pods of all owners that have the controller of this one, such as the ReplicaSets of a
+    /// Deployment; none if it has no controller (`getIndirectlyRelatedPods`).
+    fn related_pods(&self, owner: &K) -> Vec<Pod> {
+        let Some(controller) = controller_of(owner.metadata()) else { return Vec::new() };
+        let owners = self.owners.cache().by_index(adoption::BY_CONTROLLER, &controller.uid);
+        let pods = self.pods.cache();
+        let pods = owners.iter().flat_map(|o| pods.by_index(adoption::BY_CONTROLLER, &o.uid));
+        pods.filter_map(|pod| pod_parts::decode(&pod)).collect()
+    }
+
     async fn delete(
         &self,
         key: &str,
@@ -272,14 +283,12 @@ impl<K: ReplicaOwner> Engine<K> {
     ) -> Result<(), Error> {
         let mut ranked: Vec<&Pod> = active.iter().collect();
         let now = Timestamp::now();
-        let mut pods_on: HashMap<&str, usize> = HashMap::new();
-        for pod in active {
-            *pods_on.entry(node_of(pod)).or_default() += 1;
-        }
-        let crowd = |pod: &Pod| pods_on.get(node_of(pod)).copied().unwrap_or(0);
-        ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
-        ranked.truncate(count);
         if count < active.len() {
+            let related = self.related_pods(owner);
+            let related = by_node(&related);
+            let crowd = |pod: &Pod| related.get(node_of(pod)).copied().unwrap_or(0);
+            ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
+            ranked.truncate(count);
             metrics::scaled_down(active, &ranked, now);
         }
         self.expectations
@@ -297,6 +306,15 @@ impl<K: ReplicaOwner> Engine<K> {
         }
         first
     }
+}
+
+/// The number of active pods by node.
+fn by_node(pods: &[Pod]) -> HashMap<&str, usize> {
+    let mut counts = HashMap::new();
+    for pod in pods.iter().filter(|pod| pods::is_active(pod)) {
+        *counts.entry(node_of(pod)).or_default() += 1;
+    }
+    counts
 }
 
 fn node_of(pod: &Pod) -> &str {
@@ -391,6 +409,20 @@ mod tests {
         order.sort_by(|a, b| deletion_order(a, b, 1, 1, now));
         let names: Vec<_> = order.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect();
         assert_eq!(names, ["a", "b", "c", "d"]);
+    }
+
+    #[test]
+    fn active_pods_count_on_their_nodes() {
+        let mut deleted = pod("c", "n", "Running", true);
+        deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let pods = [
+            pod("a", "n", "Running", true),
+            pod("b", "n", "Pending", false),
+            pod("d", "n", "Failed", false),
+            pod("e", "m", "Running", true),
+            deleted,
+        ];
+        assert_eq!(by_node(&pods), [("n", 2), ("m", 1)].into());
     }
 
     #[test]
