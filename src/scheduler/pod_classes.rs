@@ -117,6 +117,7 @@ impl PodClasses {
 mod tests {
     use super::*;
     use sorting::CompactSort as _;
+    use std::collections::BTreeMap;
 
     fn pod(namespace: &str, app: &str, name: &str) -> Arc<PodInfo> {
         let labels = [("app".to_owned(), app.to_owned()), ("name".to_owned(), name.to_owned())];
@@ -124,13 +125,13 @@ mod tests {
         Arc::new(PodInfo { namespace: namespace.into(), labels, ..PodInfo::default() })
     }
 
-    /// Namespace, app, and pods by node, of all classes.
-    fn counts(classes: &PodClasses) -> Vec<(String, String, Vec<(usize, i64)>)> {
+    /// `NAMESPACE/APP: {NODE: PODS}` of all classes.
+    fn counts(classes: &PodClasses) -> Vec<String> {
         let count = |class: &PodClass| {
-            let mut nodes: Vec<_> = class.nodes().map(|(node, count)| (node, count.pods)).collect();
-            nodes.compact_sort();
+            let nodes: BTreeMap<_, _> =
+                class.nodes().map(|(node, count)| (node, count.pods)).collect();
             let example = class.example();
-            (example.namespace.clone(), example.labels["app"].clone(), nodes)
+            format!("{}/{}: {nodes:?}", example.namespace, example.labels["app"])
         };
         let mut all: Vec<_> = classes.iter().map(count).collect();
         all.compact_sort();
@@ -150,19 +151,11 @@ mod tests {
         ] {
             classes.add(node, &pod);
         }
-        let class = |namespace: &str, app: &str, nodes: &[(usize, i64)]| {
-            (namespace.to_owned(), app.to_owned(), nodes.to_vec())
-        };
-        let all = [
-            class("m", "a", &[(0, 1)]),
-            class("n", "a", &[(0, 2), (7, 1)]),
-            class("n", "b", &[(0, 1)]),
-        ];
-        assert_eq!(counts(&classes), all);
+        assert_eq!(counts(&classes), ["m/a: {0: 1}", "n/a: {0: 2, 7: 1}", "n/b: {0: 1}"]);
         classes.remove(0, &pod("n", "b", "4"));
         classes.remove(7, &pod("n", "a", "3"));
         classes.remove(7, &pod("n", "a", "3"));
-        assert_eq!(counts(&classes), [class("m", "a", &[(0, 1)]), class("n", "a", &[(0, 2)])]);
+        assert_eq!(counts(&classes), ["m/a: {0: 1}", "n/a: {0: 2}"]);
     }
 
     #[test]
