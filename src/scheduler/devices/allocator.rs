@@ -8,6 +8,7 @@ mod checks;
 mod device;
 mod result;
 mod search;
+mod totals;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,7 +3,9 @@
 
 use crate::framework::{Plugin, Snapshot};
 use crate::node_info::NodeInfo;
-use crate::plugins::resource_scores::{MissingRequests, allocations, balance_score, pod_request};
+use crate::plugins::resource_scores::{
+    MissingRequests, allocations, balance_score, pod_request, scored_devices,
+};
 
 #[derive(Debug, Clone)]
 pub(super) struct NodeResourcesBalancedAllocation;
@@ -20,6 +22,8 @@ impl Plugin for NodeResourcesBalancedAllocation {
 
     fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
         let resources = &snapshot.args.balanced_resources;
-        balance_score(allocations(resources, snapshot.pod, node, MissingRequests::Zero))
+        let devices = scored_devices(resources, snapshot);
+        let missing = MissingRequests::Zero;
+        balance_score(allocations(resources, snapshot.pod, node, devices.as_ref(), missing))
     }
 }

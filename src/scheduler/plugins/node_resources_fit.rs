@@ -9,7 +9,9 @@ use crate::event::Event;
 use crate::framework::{Plugin, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::plugin_args::PluginArgs;
-use crate::plugins::resource_scores::{MissingRequests, allocations, strategy_score};
+use crate::plugins::resource_scores::{
+    MissingRequests, allocations, scored_devices, strategy_score,
+};
 use crate::pod_claims::{IMPLICIT_PREFIX, may_be_served};
 use crate::pod_info::PodInfo;
 use crate::rejection::Rejection;
@@ -47,7 +49,9 @@ impl Plugin for NodeResourcesFit {
 
     fn score(&self, snapshot: &Snapshot<'_>, node: &NodeInfo) -> i64 {
         let resources = &snapshot.args.fit_resources;
-        let allocations = allocations(resources, snapshot.pod, node, MissingRequests::Assumed);
+        let devices = scored_devices(resources, snapshot);
+        let missing = MissingRequests::Assumed;
+        let allocations = allocations(resources, snapshot.pod, node, devices.as_ref(), missing);
         strategy_score(&snapshot.args.scoring_strategy, allocations)
     }
 }
@@ -191,7 +195,7 @@ mod tests {
         let score = |node: &NodeInfo| {
             let resources = PluginArgs::default().fit_resources;
             let pod = pod(500);
-            let all = allocations(&resources, &pod, node, MissingRequests::Assumed);
+            let all = allocations(&resources, &pod, node, None, MissingRequests::Assumed);
             strategy_score(&ScoringStrategy::LeastAllocated, all)
         };
         assert_eq!(score(&node(1000, 1)), (50 + 100) / 2);

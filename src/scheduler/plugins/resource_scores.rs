@@ -1,9 +1,11 @@
 //! Scores by the allocation of resources, for NodeResourcesFit and
 //! NodeResourcesBalancedAllocation (upstream's `resourceAllocationScorer`).
 
-use crate::framework::MAX_NODE_SCORE;
+use crate::devices::allocator::Allocator;
+use crate::framework::{MAX_NODE_SCORE, Snapshot};
 use crate::node_info::NodeInfo;
 use crate::plugin_args::{ResourceWeight, ScoredResource, ScoringStrategy, UtilizationPoint};
+use crate::pod_claims::may_be_served;
 use crate::pod_info::PodInfo;
 
 /// The allocation of a resource on a node.
@@ -61,13 +63,30 @@ fn on_node(node: &NodeInfo, resource: &ScoredResource, missing: MissingRequests)
     }
 }
 
-/// The allocations of the resources that the node has. A pod is not scored by huge pages and
-/// extended resources that it does not request, and by none that a device class serves.
+/// The devices, if the pod requests one of the resources and a device class serves it.
+pub(super) fn scored_devices(
+    resources: &[ResourceWeight],
+    snapshot: &Snapshot<'_>,
+) -> Option<Allocator> {
+    let mut requested = resources.iter().filter_map(|weighted| match &weighted.resource {
+        ScoredResource::Other(name) if snapshot.pod.requests.get(name) != 0 => Some(name),
+        _ => None,
+    });
+    let devices = snapshot.listers.devices()?;
+    let is_served =
+        |name: &String| may_be_served(name) && devices.classes().serving(name).is_some();
+    requested.any(is_served).then(|| devices.allocator())
+}
+
+/// The allocations of the resources that the node has; of those that it has not, the devices of the
+/// class that serves them count. A pod is not scored by huge pages and extended resources that it
+/// does not request.
 #[inline]
 pub(super) fn allocations(
     resources: &[ResourceWeight],
     pod: &PodInfo,
     node: &NodeInfo,
+    devices: Option<&Allocator>,
     missing: MissingRequests,
 ) -> impl Iterator<Item = Allocation> + Clone {
     resources.iter().filter_map(move |ResourceWeight { resource, weight }| {
@@ -75,7 +94,10 @@ pub(super) fn allocations(
         if request == 0 && matches!(resource, ScoredResource::Other(_)) {
             return None;
         }
-        let (allocatable, allocated) = on_node(node, resource, missing);
+        let (mut allocatable, mut allocated) = on_node(node, resource, missing);
+        if let (0, Some(devices), ScoredResource::Other(name)) = (allocatable, devices, resource) {
+            (allocatable, allocated) = devices.totals(name, node);
+        }
         let (weight, requested) = (*weight, allocated + request);
         (allocatable != 0).then_some(Allocation { weight, allocated, requested, allocatable })
     })

@@ -255,7 +255,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-fn class_selectors(class: &DeviceClass) -> &[DeviceSelector] {
+pub(super) fn class_selectors(class: &DeviceClass) -> &[DeviceSelector] {
     class.spec.as_ref().and_then(|s| s.selectors.as_deref()).unwrap_or_default()
 }
 
