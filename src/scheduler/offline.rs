@@ -1,6 +1,7 @@
 //! Scheduling without an API server: a cluster in memory, for comparisons with other schedulers and
 //! for measurements.
 
+mod claims;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,9 @@ use serde_json::{Value, json};
 
 use crate::config::Configuration;
 use crate::cycle;
-use crate::framework::{CycleState, Nomination, Snapshot};
+use crate::devices::binding::ClaimRelease;
+use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
+use crate::listers::Listers as _;
 use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{Profile, Profiles};
@@ -50,7 +53,7 @@ pub struct Cluster {
 
 /// The outcome of one cycle.
 enum Outcome {
-    Bound(String),
+    Bound(String, Vec<PreBind>),
     Nominated(Nomination),
     Rejected,
 }
@@ -104,15 +107,15 @@ impl Cluster {
         let (outcome, first) = self.run_cycle(&pod);
         let mut decisions = vec![first];
         match outcome {
-            Outcome::Bound(node) => self.bind(&pod, &node),
+            Outcome::Bound(node, writes) => self.bind(&pod, &node, &writes),
             Outcome::Nominated(nomination) => {
                 self.evict(&nomination, leaving);
                 pod = Arc::new(PodInfo { nominated: nomination.node, ..(*pod).clone() });
                 self.nominated.push(Arc::clone(&pod));
                 let (outcome, second) = self.run_cycle(&pod);
                 decisions.push(second);
-                if let Outcome::Bound(node) = outcome {
-                    self.bind(&pod, &node);
+                if let Outcome::Bound(node, writes) = outcome {
+                    self.bind(&pod, &node, &writes);
                 }
             }
             Outcome::Rejected => {}
@@ -178,11 +181,14 @@ impl Cluster {
                     }
                 });
                 let node = self.nodes.get(index).map_or("", |node| node.name.as_str());
-                if let Err(rejection) =
-                    self.nodes.get(index).map_or(Ok(Vec::new()), |node| state.reserve(node))
-                {
-                    return (Outcome::Rejected, json!({"pod": name, "error": rejection.text()}));
-                }
+                let reserved = self.nodes.get(index).map(|node| state.reserve(node));
+                let writes = match reserved.unwrap_or_else(|| Ok(Vec::new())) {
+                    Ok(writes) => writes,
+                    Err(rejection) => {
+                        let decision = json!({"pod": name, "error": rejection.text()});
+                        return (Outcome::Rejected, decision);
+                    }
+                };
                 let scores: Vec<Value> = names
                     .iter()
                     .zip(&scores)
@@ -190,16 +196,25 @@ impl Cluster {
                     .collect();
                 let decision =
                     json!({"pod": name, "node": node, "feasible": names, "scores": scores});
-                (Outcome::Bound(node.to_owned()), decision)
+                (Outcome::Bound(node.to_owned(), writes), decision)
             }
             Err(FitError { error: Some(error), .. }) => {
                 (Outcome::Rejected, json!({"pod": name, "error": error}))
             }
-            Err(fit) => rejected(&state, &fit, &name),
+            Err(fit) => {
+                let (outcome, decision, release) = rejected(&state, &fit, &name);
+                if let (Some(release), Some(devices)) = (release, self.objects.devices()) {
+                    claims::release(devices, &release);
+                }
+                (outcome, decision)
+            }
         }
     }
 
-    fn bind(&mut self, pod: &Arc<PodInfo>, node: &str) {
+    fn bind(&mut self, pod: &Arc<PodInfo>, node: &str, writes: &[PreBind]) {
+        if let Some(devices) = self.objects.devices() {
+            claims::bind(devices, pod, writes);
+        }
         self.bound += 1;
         let started = FIRST_START + self.bound;
         self.nominated.retain(|other| other.uid != pod.uid);
@@ -221,13 +236,18 @@ impl Cluster {
     }
 }
 
-/// Describes the rejection of a pod and what preemption does for it.
-fn rejected(state: &CycleState<'_>, fit: &FitError, name: &str) -> (Outcome, Value) {
+/// Describes the rejection of a pod, and what preemption and the release of a claim do for it.
+fn rejected(
+    state: &CycleState<'_>,
+    fit: &FitError,
+    name: &str,
+) -> (Outcome, Value, Option<ClaimRelease>) {
     let mut decision = json!({"pod": name, "plugins": fit.plugins()});
     let mut message = fit.message();
-    let mut outcome = Outcome::Rejected;
+    let (mut outcome, mut release) = (Outcome::Rejected, None);
     if fit.nodes > 0 {
         let result = state.post_filter(fit);
+        release = result.release;
         if !result.reasons.is_empty() {
             message = format!("{message} {}", result.reasons.join(", "));
         }
@@ -245,7 +265,7 @@ fn rejected(state: &CycleState<'_>, fit: &FitError, name: &str) -> (Outcome, Val
         }
     }
     decision["message"] = message.into();
-    (outcome, decision)
+    (outcome, decision, release)
 }
 
 fn decode<K: serde::de::DeserializeOwned>(kind: &str, object: Value) -> Result<K, OfflineError> {

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -64,6 +66,7 @@ type simulation struct {
 	bound    int
 	// By namespace and name: what `evict` removes from the cache.
 	assigned map[string]*v1.Pod
+	claims   *claims
 }
 
 func must(err error) {
@@ -98,6 +101,7 @@ func start(config *schedulerapi.KubeSchedulerConfiguration, objects []runtime.Ob
 		})
 	client.PrependReactor("patch", "pods",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, &v1.Pod{}, nil })
+	s.claims = watchClaims(client)
 	s.pods = scheduler.NewInformerFactory(client, 0, nil)
 	s.snapshot = internalcache.NewEmptySnapshot()
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
@@ -109,11 +113,17 @@ func start(config *schedulerapi.KubeSchedulerConfiguration, objects []runtime.Ob
 	s.sched = sched
 	s.pods.Start(s.ctx.Done())
 	s.pods.WaitForCacheSync(s.ctx.Done())
+	must(sched.WaitForHandlersSync(s.ctx))
+	for _, profile := range sched.Profiles {
+		s.claims.manager = profile.SharedDRAManager()
+	}
 	nodes, pods := 0, 0
 	for _, object := range objects {
 		switch object := object.(type) {
 		case *v1.Node:
 			nodes++
+		case *resourceapi.ResourceClaim:
+			s.claims.written[claimKey(object)] = object.ResourceVersion
 		case *v1.Pod:
 			if object.Spec.NodeName != "" {
 				pods++
@@ -126,6 +136,9 @@ func start(config *schedulerapi.KubeSchedulerConfiguration, objects []runtime.Ob
 			count, err := sched.Cache.PodCount()
 			if err != nil || count != pods {
 				return false, err
+			}
+			if !s.claims.settled() {
+				return false, nil
 			}
 			// The cache also counts nodes of which only a pod is known. A snapshot while nodes are added
 			// would keep counts of images that are too small.
@@ -186,6 +199,7 @@ func (s *simulation) decide(pod *v1.Pod) decision {
 		sort.Strings(out.Plugins)
 		if profile.HasPostFilterPlugins() {
 			post, status := profile.RunPostFilterPlugins(s.ctx, state, pod, fit.Diagnosis.NodeToStatus)
+			s.claims.settle()
 			fit.Diagnosis.PostFilterMsg = status.Message()
 			if post != nil && post.NominatingInfo != nil {
 				out.Nominated = post.NominatedNodeName
@@ -244,6 +258,13 @@ func (s *simulation) bind(profile framework.Framework, state fwk.CycleState, pod
 	s.assigned[key(pod)] = bound
 	s.sched.SchedulingQueue.DeleteNominatedPodIfExists(pod)
 	must(profile.RunReservePluginsReserve(s.ctx, state, bound, node).AsError())
+	if preflight := profile.RunPreBindPreFlights(s.ctx, state, bound, node); preflight.IsSkip() {
+		return
+	}
+	// Nobody binds volumes here.
+	state.SetSkipPreBindPlugins(sets.New("VolumeBinding").Union(state.GetSkipPreBindPlugins()))
+	must(profile.RunPreBindPlugins(s.ctx, state, bound, node).AsError())
+	s.claims.settle()
 }
 
 // Removes the victims, and nominates the node for the pod; `leaving` keeps the victims with a

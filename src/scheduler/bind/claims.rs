@@ -168,7 +168,7 @@ fn consumer(pod: &PodInfo) -> ResourceClaimConsumerReference {
 }
 
 /// Adds the allocation, if the claim gets one, and the reservation to the status of a claim.
-fn prepare_status(
+pub(crate) fn prepare_status(
     claim: &mut ResourceClaim,
     allocation: Option<&AllocationResult>,
     pod: &PodInfo,

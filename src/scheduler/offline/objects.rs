@@ -41,6 +41,10 @@ impl Objects {
         let kind = text(&object, "/kind");
         match kind.as_str() {
             "ResourceClaim" => drop(self.devices.observe_claim(decode(&kind, object.clone())?)),
+            "DeviceTaintRule" => {
+                let name = text(&object, "/metadata/name");
+                self.devices.set_rule(&name, Some(decode(&kind, object.clone())?));
+            }
             "DeviceClass" => self.devices.set_class(decode(&kind, object.clone())?),
             "ResourceSlice" => {
                 if let Ok(slice) = Slice::new(&decode(&kind, object.clone())?) {
