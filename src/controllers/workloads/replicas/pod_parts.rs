@@ -1,5 +1,5 @@
-//! The fields of a pod that the engine of replicas reads. A sync decodes all pods of its owner; most
-//! of a pod is its containers and managed fields, which are skipped.
+//! The fields of a pod that the engine of replicas reads. A sync decodes all pods of its owner, and
+//! most of a pod is its containers and managed fields, which are skipped.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ struct SpecParts {
 pub(super) fn decode(object: &Object) -> Option<Pod> {
     match serde_json::from_slice::<PodParts>(&object.json()) {
         Ok(parts) => Some(parts.into()),
-        // The decoder of whole objects reads some that are written differently, and logs the others.
+        // The decoder of whole objects reads some that are written otherwise, and logs the others.
         Err(_) => client::informer::decode(object),
     }
 }
