@@ -17,10 +17,24 @@ pub(crate) type Key = (String, String);
 
 /// How long a controller of replicas waits for more changes of what it counts, before it writes a
 /// status: each write costs the store as much as that of a pod.
-pub(crate) const STATUS_BATCH: Duration = Duration::from_millis(10);
+pub(crate) const STATUS_BATCH: Duration = Duration::from_millis(20);
+
+/// How long the reconcile of an object that changed may wait: [`STATUS_BATCH`] if only its status or
+/// annotations did, as after a write of the controller itself.
+pub(crate) fn own_delay(change: &Change) -> Duration {
+    let Change::Updated { old, new } = change else { return Duration::ZERO };
+    let of = |object| client::meta(object).map(|m| (m.generation, m.deletion_timestamp.clone()));
+    let is_same = old.labels == new.labels && of(old) == of(new);
+    if is_same { STATUS_BATCH } else { Duration::ZERO }
+}
 
 /// Resolves once one informer has its first list.
 type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn own_key(change: &Change) -> Key {
+    let key = &change.object().key;
+    (key.namespace.to_string(), key.name.to_string())
+}
 
 /// A queue whose reconciles wait for all informers that feed it.
 pub(crate) struct Keyed {
@@ -44,10 +58,14 @@ impl Keyed {
 
     /// Every change of an object wakes the object's own key.
     pub(crate) fn watches_self<K: 'static>(&mut self, informer: &Informer<K>) {
-        self.watches(informer, |change| {
-            let key = &change.object().key;
-            vec![(key.namespace.to_string(), key.name.to_string())]
-        });
+        self.watches(informer, |change| vec![own_key(change)]);
+    }
+
+    /// Every change of an object wakes the object's own key after [`own_delay`].
+    pub(crate) fn watches_self_in_batches<K: 'static>(&mut self, informer: &Informer<K>) {
+        self.waits_for_sync(informer);
+        let queue = self.queue.clone();
+        informer.on_change(move |change| queue.add_after(own_key(change), own_delay(change)));
     }
 
     /// Every change wakes the keys that `keys` names.
@@ -108,5 +126,37 @@ pub(crate) fn settled<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::Object;
+    use serde_json::{Value, json};
+
+    fn object(metadata: Value) -> Arc<Object> {
+        let value = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata});
+        Arc::new(Object::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn only_a_change_of_the_status_may_wait() {
+        let old = object(json!({"name": "r", "namespace": "n", "generation": 1}));
+        let delay =
+            |new: Value| own_delay(&Change::Updated { old: Arc::clone(&old), new: object(new) });
+        let annotated = json!({"name": "r", "namespace": "n", "generation": 1,
+            "annotations": {"a": "b"}});
+        assert_eq!(delay(annotated), STATUS_BATCH);
+        let spec = json!({"name": "r", "namespace": "n", "generation": 2});
+        let labelled =
+            json!({"name": "r", "namespace": "n", "generation": 1, "labels": {"a": "b"}});
+        let deleted = json!({"name": "r", "namespace": "n", "generation": 1,
+            "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        for new in [spec, labelled, deleted] {
+            assert_eq!(delay(new), Duration::ZERO);
+        }
+        assert_eq!(own_delay(&Change::Added(Arc::clone(&old))), Duration::ZERO);
+        assert_eq!(own_delay(&Change::Deleted(old)), Duration::ZERO);
     }
 }

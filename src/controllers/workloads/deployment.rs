@@ -50,7 +50,7 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.sets);
     controller.pods.add_index(BY_CONTROLLER, controller_uid);
     let mut keyed = Keyed::new();
-    keyed.watches_self(&controller.deployments);
+    keyed.watches_self_in_batches(&controller.deployments);
     let known = controller.deployments.clone();
     keyed.watches_in_batches(&controller.sets, STATUS_BATCH, move |change| {
         adoption::owners_of(change, &known, |d: &Deployment, set| selects(d, set.labels.as_ref()))

@@ -18,7 +18,7 @@ use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
-use crate::framework::keyed::STATUS_BATCH;
+use crate::framework::keyed::{STATUS_BATCH, own_delay};
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
 use crate::workloads::metrics;
@@ -92,7 +92,8 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     let q = queue.clone();
     owners.on_change(move |change| {
         let key = &change.object().key;
-        q.add((key.namespace.to_string(), key.name.to_string()));
+        let key = (key.namespace.to_string(), key.name.to_string());
+        q.add_after(key, own_delay(change));
     });
     let (q, expected, known) = (queue.clone(), Arc::clone(&expectations), owners.clone());
     pods.on_change(move |change| pod_changed::<K>(change, &known, &q, &expected));
