@@ -19,8 +19,8 @@ pub(crate) type Key = (String, String);
 /// status: each write costs the store as much as that of a pod.
 pub(crate) const STATUS_BATCH: Duration = Duration::from_millis(20);
 
-/// How long the reconcile of an object that changed may wait: [`STATUS_BATCH`] if only its status or
-/// annotations did, as after a write of the controller itself.
+/// How long the reconcile of an object that changed may wait: [`STATUS_BATCH`] if neither its spec
+/// nor its labels did, as after a write of the status by the controller itself.
 pub(crate) fn own_delay(change: &Change) -> Duration {
     let Change::Updated { old, new } = change else { return Duration::ZERO };
     let of = |object| client::meta(object).map(|m| (m.generation, m.deletion_timestamp.clone()));
