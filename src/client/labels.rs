@@ -26,11 +26,11 @@ pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
         })
 }
 
-/// The keys of the labels that the selector reads; a key may come several times.
-pub fn keys(selector: &LabelSelector) -> impl Iterator<Item = &str> {
-    let equal = selector.match_labels.iter().flatten().map(|(key, _)| key.as_str());
-    let expressions = selector.match_expressions.iter().flatten();
-    equal.chain(expressions.map(|expression| expression.key.as_str()))
+/// The keys of the labels that the selector reads, if there is one; a key may come several times.
+pub fn keys(selector: Option<&LabelSelector>) -> impl Iterator<Item = &str> {
+    let labels = selector.and_then(|s| s.match_labels.as_ref()).into_iter().flatten();
+    let expressions = selector.and_then(|s| s.match_expressions.as_ref()).into_iter().flatten();
+    labels.map(|(key, _)| key.as_str()).chain(expressions.map(|e| e.key.as_str()))
 }
 
 /// Whether the selector has no terms, with which most controllers select nothing.

@@ -194,8 +194,9 @@ impl Nodes {
 
     /// Removes a node; its pods stay until they are removed.
     pub(crate) fn remove_node(&mut self, name: &str) {
+        let Some(index) = self.by_name.get(name).copied() else { return };
         let by_name = Arc::make_mut(&mut self.by_name);
-        let Some(index) = by_name.remove(name) else { return };
+        by_name.remove(name);
         let info = self.infos.swap_remove(index);
         if let Some(moved) = self.infos.get_mut(index).map(Arc::make_mut) {
             moved.index = index;
@@ -209,7 +210,7 @@ impl Nodes {
         // The last node has another index.
         self.classes = ClassCache::default();
         if !info.pods.is_empty() {
-            self.absent.insert(name.to_owned(), info.pods.clone());
+            self.absent.insert(name.to_owned(), Arc::unwrap_or_clone(info).pods);
         }
     }
 

@@ -64,11 +64,6 @@ impl AffinityTerm {
         }
     }
 
-    /// The keys of the labels that the term's selector reads.
-    pub(crate) fn label_keys(&self) -> impl Iterator<Item = &str> {
-        self.selector.iter().flat_map(client::labels::keys)
-    }
-
     /// Whether the term selects `pod`, whose namespace has these labels. A term without a label
     /// selector selects no pod.
     pub(crate) fn matches(&self, pod: &PodInfo, namespace_labels: Option<&Labels>) -> bool {
@@ -103,11 +98,6 @@ impl SpreadConstraint {
     /// Whether the constraint selects pods with these labels. Without a selector it selects none.
     pub(crate) fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_some_and(|s| client::labels::selects(s, Some(labels)))
-    }
-
-    /// The keys of the labels that the selector reads.
-    pub(crate) fn label_keys(&self) -> impl Iterator<Item = &str> {
-        self.selector.iter().flat_map(client::labels::keys)
     }
 
     /// Whether the selector has no requirements.

@@ -142,7 +142,7 @@ impl Plugin for InterPodAffinity {
         state.affinity = counts(&state.terms.affinity);
         state.anti_affinity = counts(&state.terms.anti_affinity);
         let terms = state.terms.affinity.iter().chain(&state.terms.anti_affinity);
-        let keys: Vec<&str> = terms.flat_map(AffinityTerm::label_keys).collect();
+        let keys: Vec<&str> = terms.flat_map(label_keys).collect();
         for class in snapshot.nodes.classes(&keys).iter() {
             let matching = state.class_match(pod, class.example());
             let nodes = class.nodes().map(|(node, count)| (node, count.pods));
@@ -186,7 +186,7 @@ impl Plugin for InterPodAffinity {
         let mut state = Self::new(snapshot);
         let own = own_weights(snapshot);
         let hard = snapshot.args.hard_pod_affinity_weight;
-        let keys: Vec<&str> = own.iter().flat_map(|(_, term)| term.label_keys()).collect();
+        let keys: Vec<&str> = own.iter().flat_map(|(_, term)| label_keys(term)).collect();
         let mut has_weights = false;
         for class in snapshot.nodes.classes(&keys).iter() {
             let example = class.example();
@@ -217,6 +217,11 @@ impl Plugin for InterPodAffinity {
             *score = if max == min { 0 } else { (MAX_NODE_SCORE as f64 * share) as i64 };
         }
     }
+}
+
+/// The keys of the labels that the term reads of other pods.
+fn label_keys(term: &AffinityTerm) -> impl Iterator<Item = &str> {
+    client::labels::keys(term.selector.as_ref())
 }
 
 /// The terms with the namespaces that their selectors select

@@ -181,7 +181,7 @@ fn matching_pods(
     if constraint.is_selector_empty() {
         return matching.into();
     }
-    let keys: Vec<&str> = constraint.label_keys().collect();
+    let keys: Vec<&str> = client::labels::keys(constraint.selector.as_ref()).collect();
     for class in snapshot.nodes.classes(&keys).iter() {
         let example = class.example();
         if example.namespace != namespace || !constraint.selects(&example.labels) {
@@ -210,21 +210,25 @@ impl PodTopologySpread {
         requires_all_labels: bool,
     ) -> Self {
         let pod = snapshot.pod;
-        let counted = |constraint: &Cow<'_, SpreadConstraint>| {
+        let mut all: Vec<CountedConstraint> = Vec::with_capacity(constraints.len());
+        for constraint in constraints {
             let topology = snapshot.nodes.topology(&constraint.topology_key);
-            CountedConstraint {
+            // Most constraints of a pod, and all default ones, have the same selector.
+            let same = all.iter().find(|c| c.constraint.selector == constraint.selector);
+            let matching = same.map(|counted| Arc::clone(&counted.matching));
+            all.push(CountedConstraint {
                 selects_itself: constraint.selects(&pod.labels),
-                matching: matching_pods(snapshot, constraint, &pod.namespace),
+                matching: matching
+                    .unwrap_or_else(|| matching_pods(snapshot, constraint, &pod.namespace)),
                 constraint: constraint.clone().into_owned(),
                 counts: vec![None; topology.len()],
                 topology,
                 domains: 0,
                 least: None,
                 weight: 0.0,
-            }
-        };
-        let constraints = constraints.iter().map(counted).collect();
-        Self { constraints, requires_all_labels }
+            });
+        }
+        Self { constraints: all, requires_all_labels }
     }
 
     fn has_all_labels(&self, node: &NodeInfo) -> bool {
