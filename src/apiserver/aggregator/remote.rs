@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::value::{bool_at, get, int_at, items, str_at, str_in};
+use api::value::{bool_at, get, int_at, is_condition_true, str_at, str_in};
 use arc_swap::ArcSwapOption;
 use base::io::BoxIo;
 use base::pki::external_roots;
@@ -144,11 +144,7 @@ impl Remote {
     /// Adopts the stored condition `Available`: it is the result of another server until this
     /// server has checked itself.
     fn adopt_stored_status(&self, object: &Value) {
-        let conditions = items(get(object, "status"), "conditions");
-        let available = conditions
-            .iter()
-            .any(|c| str_at(c, "type") == "Available" && str_at(c, "status") == "True");
-        self.available.store(available, Ordering::Release);
+        self.available.store(is_condition_true(object, "Available"), Ordering::Release);
     }
 
     /// Whether this is the remote of the APIService `name` and it is unavailable.

@@ -31,7 +31,8 @@ pub(crate) fn own_delay(change: &Change) -> Duration {
 /// Resolves once one informer has its first list.
 type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn own_key(change: &Change) -> Key {
+/// The key of the object that changed.
+pub(crate) fn own_key(change: &Change) -> Key {
     let key = &change.object().key;
     (key.namespace.to_string(), key.name.to_string())
 }
@@ -61,35 +62,28 @@ impl Keyed {
         self.watches(informer, |change| vec![own_key(change)]);
     }
 
-    /// Every change of an object wakes the object's own key after [`own_delay`].
-    pub(crate) fn watches_self_in_batches<K: 'static>(&mut self, informer: &Informer<K>) {
-        self.waits_for_sync(informer);
-        let queue = self.queue.clone();
-        informer.on_change(move |change| queue.add_after(own_key(change), own_delay(change)));
-    }
-
     /// Every change wakes the keys that `keys` names.
     pub(crate) fn watches<K: 'static>(
         &mut self,
         informer: &Informer<K>,
         keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
     ) {
-        self.watches_in_batches(informer, Duration::ZERO, keys);
+        self.watches_after(informer, |_| Duration::ZERO, keys);
     }
 
-    /// Every change wakes the keys that `keys` names after `period`: changes in the meantime are
+    /// Every change wakes the keys that `keys` names after its `delay`: changes in the meantime are
     /// part of the same reconcile.
-    pub(crate) fn watches_in_batches<K: 'static>(
+    pub(crate) fn watches_after<K: 'static>(
         &mut self,
         informer: &Informer<K>,
-        period: Duration,
+        delay: impl Fn(&Change) -> Duration + Send + Sync + 'static,
         keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
     ) {
         self.waits_for_sync(informer);
         let queue = self.queue.clone();
         informer.on_change(move |change| {
             for key in keys(change) {
-                queue.add_after(key, period);
+                queue.add_after(key, delay(change));
             }
         });
     }

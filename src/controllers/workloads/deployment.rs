@@ -18,7 +18,7 @@ use sorting::CompactSort as _;
 use crate::framework::adoption;
 use crate::framework::adoption::{BY_CONTROLLER, controller_uid};
 use crate::framework::context::Context;
-use crate::framework::keyed::{Key, Keyed, STATUS_BATCH};
+use crate::framework::keyed::{Key, Keyed, STATUS_BATCH, own_delay, own_key};
 use crate::workloads::revision_history;
 use rollout::{Rollout, RolloutError};
 
@@ -50,11 +50,17 @@ pub(crate) fn start(context: &Context) {
     adoption::index(&controller.sets);
     controller.pods.add_index(BY_CONTROLLER, controller_uid);
     let mut keyed = Keyed::new();
-    keyed.watches_self_in_batches(&controller.deployments);
+    keyed.watches_after(&controller.deployments, own_delay, |change| vec![own_key(change)]);
     let known = controller.deployments.clone();
-    keyed.watches_in_batches(&controller.sets, STATUS_BATCH, move |change| {
-        adoption::owners_of(change, &known, |d: &Deployment, set| selects(d, set.labels.as_ref()))
-    });
+    keyed.watches_after(
+        &controller.sets,
+        |_| STATUS_BATCH,
+        move |change| {
+            adoption::owners_of(change, &known, |d: &Deployment, set| {
+                selects(d, set.labels.as_ref())
+            })
+        },
+    );
     let sets = controller.sets.clone();
     keyed.watches(&controller.pods, move |change| deployment_of_gone_pod(change, &sets));
     keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {

@@ -18,7 +18,7 @@ use sorting::CompactSort as _;
 
 use crate::framework::adoption;
 use crate::framework::context::Context;
-use crate::framework::keyed::{STATUS_BATCH, own_delay};
+use crate::framework::keyed::{STATUS_BATCH, own_delay, own_key};
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
 use crate::workloads::metrics;
@@ -90,11 +90,7 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     let expectations = Arc::new(Expectations::new());
 
     let q = queue.clone();
-    owners.on_change(move |change| {
-        let key = &change.object().key;
-        let key = (key.namespace.to_string(), key.name.to_string());
-        q.add_after(key, own_delay(change));
-    });
+    owners.on_change(move |change| q.add_after(own_key(change), own_delay(change)));
     let (q, expected, known) = (queue.clone(), Arc::clone(&expectations), owners.clone());
     pods.on_change(move |change| pod_changed::<K>(change, &known, &q, &expected));
 
@@ -265,14 +261,15 @@ impl<K: ReplicaOwner> Engine<K> {
         Ok(())
     }
 
-    /// The pods of all owners that have the controller of this one, such as the ReplicaSets of a
-    /// Deployment; none if it has no controller (`getIndirectlyRelatedPods`).
-    fn related_pods(&self, owner: &K) -> Vec<Pod> {
-        let Some(controller) = controller_of(owner.metadata()) else { return Vec::new() };
+    /// The pods of the other owners that have the controller of this one, such as the ReplicaSets
+    /// of a Deployment; `None` if it has no controller.
+    fn sibling_pods(&self, owner: &K) -> Option<Vec<Pod>> {
+        let (controller, uid) = (controller_of(owner.metadata())?, &owner.metadata().uid);
         let owners = self.owners.cache().by_index(adoption::BY_CONTROLLER, &controller.uid);
+        let others = owners.iter().filter(|other| Some(&*other.uid) != uid.as_deref());
         let pods = self.pods.cache();
-        let pods = owners.iter().flat_map(|o| pods.by_index(adoption::BY_CONTROLLER, &o.uid));
-        pods.filter_map(|pod| pod_parts::decode(&pod)).collect()
+        let pods = others.flat_map(|other| pods.by_index(adoption::BY_CONTROLLER, &other.uid));
+        Some(pods.filter_map(|pod| pod_parts::decode(&pod)).collect())
     }
 
     async fn delete(
@@ -285,8 +282,10 @@ impl<K: ReplicaOwner> Engine<K> {
         let mut ranked: Vec<&Pod> = active.iter().collect();
         let now = Timestamp::now();
         if count < active.len() {
-            let related = self.related_pods(owner);
-            let related = by_node(&related);
+            // Without a controller above the owner, pods have no rank (`getIndirectlyRelatedPods`).
+            let siblings = self.sibling_pods(owner);
+            let related = siblings.iter().flat_map(|siblings| active.iter().chain(siblings));
+            let related = by_node(related);
             let crowd = |pod: &Pod| related.get(node_of(pod)).copied().unwrap_or(0);
             ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
             ranked.truncate(count);
@@ -310,9 +309,9 @@ impl<K: ReplicaOwner> Engine<K> {
 }
 
 /// The number of active pods by node.
-fn by_node(pods: &[Pod]) -> HashMap<&str, usize> {
+fn by_node<'a>(pods: impl Iterator<Item = &'a Pod>) -> HashMap<&'a str, usize> {
     let mut counts = HashMap::new();
-    for pod in pods.iter().filter(|pod| pods::is_active(pod)) {
+    for pod in pods.filter(|pod| pods::is_active(pod)) {
         *counts.entry(node_of(pod)).or_default() += 1;
     }
     counts
@@ -423,7 +422,7 @@ mod tests {
             pod("e", "m", "Running", true),
             deleted,
         ];
-        assert_eq!(by_node(&pods), [("n", 2), ("m", 1)].into());
+        assert_eq!(by_node(pods.iter()), [("n", 2), ("m", 1)].into());
     }
 
     #[test]

@@ -172,12 +172,12 @@ fn job(object: &Value) -> State {
     if is_condition_true(object, "Complete") {
         return State::Ready;
     }
-    match condition(object, "Failed").filter(|_| is_condition_true(object, "Failed")) {
-        Some(failed) => {
+    match condition(object, "Failed") {
+        Some(failed) if api::value::str_at(failed, "status") == "True" => {
             let message = api::value::str_at(failed, "message");
             State::Failed(format!("Job Failed: {message}"))
         }
-        None => State::InProgress("Job in progress".into()),
+        _ => State::InProgress("Job in progress".into()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The conditions of a migration (`metav1.Condition`), with upstream's reasons and messages.
 
-use api::value::{ensure_object, items, items_mut, set, str_at};
+pub(super) use api::value::is_condition_true as is_true;
+use api::value::{condition, ensure_object, items_mut, set, str_at};
 use serde_json::{Value, json};
 
 pub(super) const RUNNING: &str = "Running";
@@ -45,16 +46,6 @@ pub(super) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn find<'a>(migration: &'a Value, kind: &str) -> Option<&'a Value> {
-    let status = migration.get("status")?;
-    items(status, "conditions").iter().find(|c| str_at(c, "type") == kind)
-}
-
-/// Whether a condition is true.
-pub(super) fn is_true(migration: &Value, kind: &str) -> bool {
-    find(migration, kind).is_some_and(|c| str_at(c, "status") == "True")
-}
-
 /// Whether a migration has succeeded or failed.
 pub(super) fn is_terminal(migration: &Value) -> bool {
     is_true(migration, SUCCEEDED) || is_true(migration, FAILED)
@@ -92,7 +83,7 @@ pub(super) fn add_condition(
     message: &str,
     now: &str,
 ) {
-    let status = find(migration, kind).map(|c| str_at(c, "status"));
+    let status = condition(migration, kind).map(|c| str_at(c, "status"));
     if matches!(status, Some("True" | "False")) {
         return;
     }
