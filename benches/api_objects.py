@@ -1,6 +1,9 @@
 """Writes nodes, pods and other objects through the API of a side, with several connections at a time."""
 
-import http.client, json, multiprocessing, ssl, sys, time
+import http.client, json, multiprocessing, pathlib, ssl, sys, time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/lib"))
+from writer import connect
 
 SENDERS = 4
 PIPELINE = 8 # requests of a connection at a time
@@ -33,12 +36,16 @@ def pod(name, labels=None, **spec):
 
 
 class Api:
-    """One connection as administrator."""
+    """One connection as administrator. The address is a port of this machine with an identity, or
+    a host with ("--kubeconfig", FILE)."""
 
     def __init__(self, address):
         port, identity = address
-        context = ssl._create_unverified_context()
         self.headers = {"Content-Type": "application/json"}
+        if identity[0] == "--kubeconfig":
+            self.connection = connect(identity[1], port)
+            return
+        context = ssl._create_unverified_context()
         if identity[0] == "--identity":
             context.load_cert_chain(*identity[1:])
         else:
