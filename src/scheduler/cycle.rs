@@ -5,7 +5,7 @@ use base::clock;
 use crate::framework::{CycleError, CycleState};
 use crate::metrics::{self, point, status};
 use crate::node_info::NodeInfo;
-use crate::rejection::{FitError, Rejection};
+use crate::rejection::{EXTENDER, FitError, Rejection};
 
 /// Below this number of nodes all are filtered (`minFeasibleNodesToFind`).
 const MIN_FEASIBLE_NODES: usize = 100;
@@ -144,7 +144,7 @@ fn filter_error(rejection: &Rejection) -> CycleError {
 }
 
 /// The index of a node with the highest score. `observe` is called with the name of each plugin
-/// and its weighted scores.
+/// and its weighted scores, and with those of the extenders.
 pub(crate) fn best(
     state: &CycleState<'_>,
     feasible: &Feasible,
@@ -157,7 +157,12 @@ pub(crate) fn best(
         feasible.nodes.iter().filter_map(|index| state.snapshot.nodes.get(*index)).collect();
     let mut scores = state.score(&nodes, observe);
     if let Some(extenders) = state.snapshot.extenders {
-        extenders.prioritize(&state.snapshot, &nodes, &mut scores);
+        let mut added = vec![0; nodes.len()];
+        extenders.prioritize(&state.snapshot, &nodes, &mut added);
+        observe(EXTENDER, &added);
+        for (score, added) in scores.iter_mut().zip(added) {
+            *score = score.saturating_add(added);
+        }
     }
     let best = scores.iter().copied().max().unwrap_or(0);
     let equal: Vec<usize> =

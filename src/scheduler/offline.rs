@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Node, Pod};
+use base::Tasks;
 use serde_json::{Value, json};
 
 use crate::config::Configuration;
 use crate::cycle;
 use crate::devices::binding::ClaimRelease;
-use crate::framework::{CycleState, Nomination, PreBind, Snapshot};
+use crate::extender::{Extender, ExtenderClients, PodExtenders};
+use crate::framework::{CycleExtenders, CycleState, Nomination, PreBind, Snapshot};
 use crate::listers::Listers as _;
 use crate::nodes::Nodes;
 use crate::pod_info::PodInfo;
@@ -38,12 +40,16 @@ pub enum OfflineError {
         /// The decoder's error.
         error: serde_json::Error,
     },
+    /// A node or pod cannot be given to extenders.
+    #[error(transparent)]
+    ForExtenders(#[from] api::object::BadObject),
 }
 
 /// A cluster, and the scheduler's view of it.
 #[derive(Debug)]
 pub struct Cluster {
     profiles: Profiles,
+    extenders: Option<ExtenderClients>,
     objects: Objects,
     nodes: Nodes,
     nominated: Vec<Arc<PodInfo>>,
@@ -59,7 +65,9 @@ enum Outcome {
 }
 
 impl Cluster {
-    /// A cluster of these objects. Pods without a node are left out.
+    /// A cluster of these objects. Pods without a node are left out. With `tasks` cycles call the
+    /// extenders of the configuration; they then need a thread that has entered a runtime and may
+    /// block.
     ///
     /// # Errors
     ///
@@ -67,10 +75,17 @@ impl Cluster {
     pub fn new(
         configuration: &Configuration,
         objects: impl Iterator<Item = Value>,
+        tasks: Option<&Tasks>,
     ) -> Result<Self, OfflineError> {
+        let extenders = tasks
+            .filter(|_| !configuration.extenders.is_empty())
+            .map(|tasks| ExtenderClients::new(&configuration.extenders, tasks));
         let (mut nodes, mut pods): (BTreeMap<String, Node>, _) = (BTreeMap::new(), Vec::new());
         let mut others = Objects::default();
         for object in objects {
+            if extenders.is_some() && matches!(object["kind"].as_str(), Some("Node" | "Pod")) {
+                others.add_for_extenders(&object)?;
+            }
             match object["kind"].as_str() {
                 Some("Node") => {
                     let node: Node = decode("Node", object)?;
@@ -87,9 +102,16 @@ impl Cluster {
         for pod in pods {
             all.add_pod(&pod.node_name.clone(), Arc::new(pod));
         }
-        let nodes = all;
         let profiles = configuration.profiles.clone();
-        Ok(Self { profiles, objects: others, nodes, nominated: Vec::new(), bound: 0, start: 0 })
+        Ok(Self {
+            profiles,
+            extenders,
+            objects: others,
+            nodes: all,
+            nominated: Vec::new(),
+            bound: 0,
+            start: 0,
+        })
     }
 
     /// Schedules a pod that has no node: binds it, or evicts the victims of a preemption and tries
@@ -102,6 +124,9 @@ impl Cluster {
     /// The pod is malformed.
     pub fn schedule(&mut self, pod: Value) -> Result<Vec<Value>, OfflineError> {
         let leaving = pod["metadata"]["annotations"]["victims"] == "leaving";
+        if self.extenders.is_some() {
+            self.objects.add_for_extenders(&pod)?;
+        }
         let pod: Pod = decode("Pod", pod)?;
         let mut pod = Arc::new(PodInfo::new(&pod));
         let (outcome, first) = self.run_cycle(&pod);
@@ -132,7 +157,7 @@ impl Cluster {
         let pod = Arc::new(PodInfo::new(pod));
         let Some(profile) = self.profiles.of(&pod.scheduler).map(Arc::clone) else { return false };
         let found = {
-            let snapshot = self.snapshot(&pod, &profile);
+            let snapshot = self.snapshot(&pod, &profile, None);
             let state = CycleState::new(snapshot, &profile);
             cycle::find(&state, self.start).map(|feasible| {
                 let index = cycle::best(&state, &feasible, &mut |_, _| {});
@@ -148,7 +173,12 @@ impl Cluster {
         true
     }
 
-    fn snapshot<'a>(&'a self, pod: &'a Arc<PodInfo>, profile: &'a Profile) -> Snapshot<'a> {
+    fn snapshot<'a>(
+        &'a self,
+        pod: &'a Arc<PodInfo>,
+        profile: &'a Profile,
+        extenders: Option<&'a dyn CycleExtenders>,
+    ) -> Snapshot<'a> {
         Snapshot {
             pod,
             nodes: &self.nodes,
@@ -156,8 +186,14 @@ impl Cluster {
             args: &profile.args,
             random: &|_| 0,
             nominated: &self.nominated,
-            extenders: None,
+            extenders,
         }
+    }
+
+    /// The extenders that take part in the cycle of the pod.
+    fn extenders_of(&self, pod: &PodInfo) -> Vec<Arc<Extender>> {
+        let object = || self.objects.pod_object(&pod.namespace, &pod.name);
+        self.extenders.iter().flat_map(|all| all.extenders().of_cycle(object)).collect()
     }
 
     fn run_cycle(&self, pod: &Arc<PodInfo>) -> (Outcome, Value) {
@@ -165,7 +201,12 @@ impl Cluster {
         let Some(profile) = self.profiles.of(&pod.scheduler) else {
             return (Outcome::Rejected, json!({"pod": name, "error": "no profile"}));
         };
-        let state = CycleState::new(self.snapshot(pod, profile), profile);
+        let extenders = self.extenders_of(pod);
+        let called =
+            self.extenders.as_ref().map(|calls| PodExtenders { extenders: &extenders, calls });
+        let called = called.as_ref().filter(|_| !extenders.is_empty());
+        let called = called.map(|extenders| extenders as &dyn CycleExtenders);
+        let state = CycleState::new(self.snapshot(pod, profile, called), profile);
         match cycle::find(&state, 0) {
             Ok(feasible) => {
                 let names: Vec<&str> = feasible

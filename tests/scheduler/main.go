@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -171,10 +172,49 @@ func (s *simulation) score(profile framework.Framework, pod *v1.Pod) (fwk.CycleS
 			feasible = append(feasible, node)
 		}
 	}
+	feasible = s.passExtenders(pod, feasible)
 	must(profile.RunPreScorePlugins(s.ctx, state, pod, feasible).AsError())
 	scores, status := profile.RunScorePlugins(s.ctx, state, pod, feasible)
 	must(status.AsError())
+	s.addExtenders(pod, feasible, scores)
 	return state, feasible, scores
+}
+
+// The nodes that pass the filters of the extenders.
+func (s *simulation) passExtenders(pod *v1.Pod, feasible []fwk.NodeInfo) []fwk.NodeInfo {
+	for _, extender := range s.sched.Extenders {
+		if len(feasible) == 0 || !extender.IsInterested(pod) {
+			continue
+		}
+		passed, _, _, err := extender.Filter(pod, feasible)
+		if err == nil {
+			feasible = passed
+		} else if !extender.IsIgnorable() {
+			must(err)
+		}
+	}
+	return feasible
+}
+
+// Adds the scores of the extenders to those of the plugins.
+func (s *simulation) addExtenders(pod *v1.Pod, nodes []fwk.NodeInfo, scores []fwk.NodePluginScores) {
+	sums := map[string]int64{}
+	for _, extender := range s.sched.Extenders {
+		if !extender.IsInterested(pod) {
+			continue
+		}
+		// A failed extender gives no scores.
+		if hosts, weight, err := extender.Prioritize(pod, nodes); err == nil {
+			for _, host := range *hosts {
+				sums[host.Host] += host.Score * weight * fwk.MaxNodeScore / extenderv1.MaxExtenderPriority
+			}
+		}
+	}
+	for i := range scores {
+		sum := sums[scores[i].Name]
+		scores[i].Scores = append(scores[i].Scores, fwk.PluginScore{Name: "Extender", Score: sum})
+		scores[i].TotalScore += sum
+	}
 }
 
 // Decides about a pod, and puts it on the node or evicts what preemption chose.

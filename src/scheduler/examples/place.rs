@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         // Anti-affinity allows one pod on a node.
         let count = if name == "PodAntiAffinity" { pods.min(nodes) } else { pods };
-        let mut cluster = Cluster::new(&Configuration::default(), (0..nodes).map(node))?;
+        let mut cluster = Cluster::new(&Configuration::default(), (0..nodes).map(node), None)?;
         let all: Vec<Pod> = (0..count).map(|n| pod(n, &more)).collect::<Result<_, _>>()?;
         let begin = Instant::now();
         let placed = all.iter().filter(|pod| cluster.place(pod)).count();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use api::Object;
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::policy::v1::PodDisruptionBudget;
 use api::k8s::api::storage::v1::{
@@ -24,6 +25,8 @@ use crate::pod_info::PodOwner;
 pub(super) struct Objects {
     /// By kind, namespace and name.
     objects: HashMap<String, HashMap<(String, String), Value>>,
+    /// Nodes and pods, by namespace and name.
+    for_extenders: HashMap<(String, String), Arc<Object>>,
     devices: Arc<Devices>,
 }
 
@@ -58,6 +61,18 @@ impl Objects {
         Ok(())
     }
 
+    /// Adds a node or a pod that extenders get.
+    ///
+    /// # Errors
+    ///
+    /// The object is malformed.
+    pub(super) fn add_for_extenders(&mut self, object: &Value) -> Result<(), OfflineError> {
+        let key = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        let object = Object::from_value(object.clone())?;
+        self.for_extenders.insert(key, Arc::new(object));
+        Ok(())
+    }
+
     fn value(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
         self.objects.get(kind)?.get(&(namespace.to_owned(), name.to_owned()))
     }
@@ -77,6 +92,14 @@ fn labels(object: &Value) -> Labels {
 }
 
 impl Listers for Objects {
+    fn pod_object(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.for_extenders.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn node_object(&self, name: &str) -> Option<Arc<Object>> {
+        self.for_extenders.get(&(String::new(), name.to_owned())).cloned()
+    }
+
     fn namespace_labels(&self, name: &str) -> Option<Labels> {
         self.value("Namespace", "", name).map(labels)
     }

@@ -52,7 +52,7 @@ fn decisions_are_those_of_kube_scheduler() {
             config => crate::config::parse(config.to_string().as_bytes()).unwrap(),
         };
         let objects = shape["objects"].as_array().unwrap().iter().cloned();
-        let mut cluster = Cluster::new(&configuration, objects).unwrap();
+        let mut cluster = Cluster::new(&configuration, objects, None).unwrap();
         let pods = shape["pods"].as_array().unwrap().iter();
         let made: Vec<Value> =
             pods.flat_map(|pod| cluster.schedule(pod.clone()).unwrap()).collect();
