@@ -1,6 +1,6 @@
 """Objects of dynamic resource allocation: ResourceClaims, ResourceSlices and DeviceClasses."""
 
-from shapes import time
+from cluster import time
 
 
 def resource(kind, name, spec, namespace=None, **more):
@@ -106,3 +106,14 @@ def allocated(driver, pool, name, selector=None, request="r0", **more):
     result = {"request": request, "driver": driver, "pool": pool, "device": name} | more
     out = {"devices": {"results": [result]}}
     return out | {"nodeSelector": selector} if selector else out
+
+
+def uses(shape, *claims, **spec):
+    """A pod with these claims."""
+    entries = [{"name": f"e{n}", "resourceClaimName": name} for n, name in enumerate(claims)]
+    return shape.pod(resourceClaims=entries, **spec)
+
+
+def node_count(pods, each):
+    """Number of nodes so that about half of the pods find devices."""
+    return max(6, pods // each)

@@ -1,19 +1,14 @@
-"""Clusters and pending pods with ResourceClaims, ResourceSlices and DeviceClasses (shapes.py)."""
+"""Clusters and pending pods with ResourceClaims, ResourceSlices and DeviceClasses."""
 
+from cluster import args, configuration, container, node, some_node, time, zone_of
 from device_objects import (
-    allocated, alternatives, device, device_claim, device_class, exactly, named, request, resource,
-    resource_slice, zones,
+    allocated, alternatives, device, device_claim, device_class, exactly, named, node_count,
+    request, resource, resource_slice, uses, zones,
 )
-from shapes import args, configuration, container, node, some_node, time, zone_of
+from partition_shapes import partitions
 
 GPU, NIC = "gpu.example.com", "nic.example.com"
 MODELS = ["a", "b", "c"]
-
-
-def uses(shape, *claims, **spec):
-    """A pod with these claims."""
-    entries = [{"name": f"e{n}", "resourceClaimName": name} for n, name in enumerate(claims)]
-    return shape.pod(resourceClaims=entries, **spec)
 
 
 def generated(shape, make, **spec):
@@ -37,11 +32,6 @@ def generated(shape, make, **spec):
         claim = make(name)
         claim["metadata"]["ownerReferences"] = [reference]
         shape.add(claim)
-
-
-def node_count(pods, each):
-    """Number of nodes so that about half of the pods find devices."""
-    return max(6, pods // each)
 
 
 def classes(shape):
@@ -323,90 +313,6 @@ def unavailable_pools(shape, pods):
         terms = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         uses(shape, f"c{number}", affinity=affinity, containers=[container()])
-
-
-def partitions(shape, pods):
-    """Devices that share counters of their pool, and devices of which claims share capacity."""
-    nodes = node_count(pods, 12)
-    shape.nodes(nodes, cpu="64", memory="256Gi", zone=zone_of)
-    part, shared = "part.example.com", "shared.example.com"
-    shape.add(
-        device_class("part", f'device.driver == "{part}"'),
-        device_class("shared", f'device.driver == "{shared}"'),
-        device_class("multiple", "device.allowMultipleAllocations == true"),
-    )
-    counters = lambda **all: {
-        name.replace("_", "-"): {"value": amount} for name, amount in all.items()
-    }
-    for number in range(nodes):
-        name = f"n{number:03}"
-        card = counters(memory="40Gi", slices="7")
-        sets = [{"name": f"gpu-{n}", "counters": card} for n in (0, 1)]
-        all = []
-        for card in range(2):
-            for size, memory, slices, copies in (
-                ("whole", "40Gi", "7", 1), ("half", "20Gi", "3", 2), ("small", "5Gi", "1", 5),
-            ):
-                consumed = {"counterSet": f"gpu-{card}", "counters": counters(
-                    memory=memory, slices=slices,
-                )}
-                all += [
-                    device(f"{card}-{size}-{n}", {"size": size, "card": card}, {"memory": memory},
-                           consumesCounters=[consumed])
-                    for n in range(copies)
-                ]
-        if number == 3:
-            all[-1]["consumesCounters"][0]["counterSet"] = "unknown"
-        shape.add(
-            resource_slice(f"{name}-part", part, name, all, count=2, nodeName=name),
-            resource_slice(f"{name}-sets", part, name, [], count=2, nodeName=name,
-                           sharedCounters=sets),
-        )
-        step = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "512Mi"}}
-        values = {"default": "1", "validValues": ["1", "2", "5"]}
-        memory = {"value": "16Gi", "requestPolicy": step}
-        ports = {"value": "8", "requestPolicy": values}
-        consumed = {"counterSet": "lanes", "counters": counters(lanes="4")}
-        all = [
-            device("m-0", {"kind": "memory"}, {"memory": memory}, allowMultipleAllocations=True),
-            device("m-1", {"kind": "both"}, {"memory": memory, "ports": ports},
-                   allowMultipleAllocations=True, consumesCounters=[consumed]),
-            device("m-2", {"kind": "free"}, {"memory": "4Gi"}, allowMultipleAllocations=True),
-            device("m-3", {"kind": "single"}, {"memory": memory}, consumesCounters=[consumed]),
-            device("m-4", {"kind": "none"}, allowMultipleAllocations=True),
-        ]
-        lanes = [{"name": "lanes", "counters": counters(lanes=shape.choice(["4", "8"]))}]
-        shape.add(
-            resource_slice(f"{name}-shared", shared, name, all, count=2, nodeName=name),
-            resource_slice(f"{name}-lanes", shared, name, [], count=2, nodeName=name,
-                           sharedCounters=lanes),
-        )
-    amounts = ["512Mi", "1Gi", "1280Mi", "3Gi", "1500M", "8Gi", "9Gi", "2500m"]
-    for number in range(pods):
-        requests = []
-        for at in range(shape.choice([1, 1, 2, 3])):
-            kind = shape.random.random()
-            if kind < 0.45:
-                size = shape.choice(["whole", "half", "small", "small"])
-                expression = f'device.attributes["{part}"].size == "{size}"'
-                requests.append(request(f"r{at}", "part", shape.choice([1, 1, 2]), expression))
-                continue
-            wanted = {}
-            if shape.chance(0.7):
-                wanted["memory"] = shape.choice(amounts)
-            if shape.chance(0.3):
-                wanted["ports"] = shape.choice(["1", "3", "5", "6"])
-            more = {"capacity": {"requests": wanted}} if wanted else {}
-            name = shape.choice(["shared", "multiple"])
-            count = "All" if shape.chance(0.03) else shape.choice([1, 1, 2])
-            requests.append(request(f"r{at}", name, count, **more))
-        rules = []
-        if shape.chance(0.2):
-            rules = [{shape.choice(["matchAttribute", "distinctAttribute"]): f"{part}/card"}]
-            names = [r["name"] for r in requests if r["exactly"]["deviceClassName"] == "part"]
-            rules = [rules[0] | {"requests": names}] if names else []
-        shape.add(device_claim(f"c{number}", requests, rules))
-        uses(shape, f"c{number}", containers=[container()])
 
 
 def device_taint(shape):

@@ -2,7 +2,8 @@
 
 import http.server, json, threading, zlib
 
-from shapes import configuration, container, node, preemption, some_node, zone_of
+from cluster import configuration, container, node, some_node, zone_of
+from shapes import preemption
 
 REFUSED, BROKEN = 37, 41  # one pod of so many
 
