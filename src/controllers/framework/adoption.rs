@@ -1,6 +1,9 @@
 //! The children of an owner with a selector: finds them through indexes, adopts and releases them,
 //! and maps a changed child to its owners.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use api::Object;
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use client::{Change, Client, Error, Informer, Kind, controller_of, meta, owner_reference};
@@ -43,42 +46,47 @@ pub(crate) async fn claim_all<O: Kind, C: Kind>(
     matches: impl Fn(&ObjectMeta) -> bool,
     adoptable: impl Fn(&C) -> bool,
 ) -> Result<Vec<C>, Error> {
-    let decode = client::informer::decode::<C>;
-    claim_decoded(client, owner, children, matches, adoptable, decode).await
+    let candidates = candidates(children, owner.metadata());
+    let candidates = candidates.iter().filter_map(|object| client::informer::decode(object));
+    claim(client, owner, candidates.collect(), matches, adoptable).await
 }
 
-/// As [`claim_all`] for owners that may have thousands of children: `decode` may leave out fields
-/// that the caller does not read, but keeps name, labels and owners.
+/// The children of an owner and those without a controller in its namespace, of which [`claim`]
+/// takes its own.
+pub(crate) fn candidates<C>(children: &Informer<C>, owner: &ObjectMeta) -> Vec<Arc<Object>> {
+    let cache = children.cache();
+    let mut found = cache.by_index(BY_CONTROLLER, owner.uid.as_deref().unwrap_or_default());
+    found.extend(cache.by_index(ORPHANS, owner.namespace.as_deref().unwrap_or_default()));
+    found
+}
+
+/// As [`claim_all`] for candidates that the caller has decoded: at least their names, labels and
+/// owners.
 ///
 /// # Errors
 /// As [`claim_all`].
-pub(crate) async fn claim_decoded<O: Kind, C: Kind>(
+pub(crate) async fn claim<O: Kind, C: Kind, D: Borrow<C> + From<C>>(
     client: &Client,
     owner: &O,
-    children: &Informer<C>,
+    candidates: Vec<D>,
     matches: impl Fn(&ObjectMeta) -> bool,
     adoptable: impl Fn(&C) -> bool,
-    decode: impl Fn(&Object) -> Option<C>,
-) -> Result<Vec<C>, Error> {
+) -> Result<Vec<D>, Error> {
     let owner_meta = owner.metadata();
-    let namespace = owner_meta.namespace.as_deref().unwrap_or_default();
     let uid = owner_meta.uid.as_deref().unwrap_or_default();
     let deleting = owner_meta.deletion_timestamp.is_some();
-    let cache = children.cache();
-    let mut candidates = cache.by_index(BY_CONTROLLER, uid);
-    candidates.extend(cache.by_index(ORPHANS, namespace));
-    let candidates: Vec<C> = candidates.iter().filter_map(|object| decode(object)).collect();
     let mut claimed = Vec::new();
     let mut owner_is_there: Option<bool> = None;
     for child in candidates {
-        let child_meta = child.metadata();
+        let child_meta = child.borrow().metadata();
         match controller_ref::decide(child_meta, uid, matches(child_meta), deleting) {
             ClaimDecision::Own => claimed.push(child),
             ClaimDecision::Release => controller_ref::release::<C>(client, child_meta, uid).await?,
-            ClaimDecision::Adopt if adoptable(&child) => {
+            ClaimDecision::Adopt if adoptable(child.borrow()) => {
                 // The cache may be old: adopt only for an owner that is really there.
                 if owner_is_there.is_none() {
                     let name = owner_meta.name.as_deref().unwrap_or_default();
+                    let namespace = owner_meta.namespace.as_deref().unwrap_or_default();
                     let fresh: O = client.get(namespace, name).await?;
                     let fresh = fresh.metadata();
                     owner_is_there =
@@ -89,7 +97,7 @@ pub(crate) async fn claim_decoded<O: Kind, C: Kind>(
                 }
                 match controller_ref::adopt::<C>(client, child_meta, &owner_reference(owner)).await
                 {
-                    Ok(adopted) => claimed.push(adopted),
+                    Ok(adopted) => claimed.push(adopted.into()),
                     Err(error) if error.is_not_found() || error.is_invalid() => {}
                     Err(error) => return Err(error),
                 }
@@ -97,7 +105,7 @@ pub(crate) async fn claim_decoded<O: Kind, C: Kind>(
             ClaimDecision::Adopt | ClaimDecision::Ignore => {}
         }
     }
-    claimed.compact_sort_by(|a, b| a.metadata().name.cmp(&b.metadata().name));
+    claimed.compact_sort_by(|a: &D, b| a.borrow().metadata().name.cmp(&b.borrow().metadata().name));
     Ok(claimed)
 }
 

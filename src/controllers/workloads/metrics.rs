@@ -107,7 +107,7 @@ pub(super) fn pod_collected(namespace: &str, reason: &str, is_success: bool) {
 }
 
 /// Records the pods that a ReplicaSet deletes because it is scaled down.
-pub(super) fn scaled_down(all: &[Pod], deleted: &[&Pod], now: Timestamp) {
+pub(super) fn scaled_down(all: &[&Pod], deleted: &[&Pod], now: Timestamp) {
     for ratio in age_ratios(all, deleted, now) {
         DELETION_AGE_RATIO.observe(&[], ratio);
     }
@@ -115,12 +115,12 @@ pub(super) fn scaled_down(all: &[Pod], deleted: &[&Pod], now: Timestamp) {
 
 /// The ages of the ready pods among `deleted`, in multiples of the age of the youngest ready pod,
 /// rounded down (`reportSortingDeletionAgeRatioMetric`).
-fn age_ratios(all: &[Pod], deleted: &[&Pod], now: Timestamp) -> Vec<f64> {
+fn age_ratios(all: &[&Pod], deleted: &[&Pod], now: Timestamp) -> Vec<f64> {
     let created = |pod: &Pod| {
         let time = pod.metadata.creation_timestamp.as_ref().filter(|_| pods::is_ready(pod));
         time.map(|Time(time)| milliseconds(*time, now))
     };
-    let Some(youngest) = all.iter().filter_map(created).min() else { return Vec::new() };
+    let Some(youngest) = all.iter().filter_map(|pod| created(pod)).min() else { return Vec::new() };
     let ages = deleted.iter().filter_map(|pod| created(pod));
     // A pod of this very millisecond is as old as itself.
     ages.map(|age| age.checked_div(youngest).unwrap_or(1) as f64).collect()
@@ -145,8 +145,9 @@ mod tests {
             pod("2026-01-01T00:50:00Z", "True"),
             pod("2026-01-01T00:15:00Z", "True"),
         ];
+        let all = all.each_ref();
         // The ratio of 4.5 is 4; a pod that is not ready counts in neither way.
-        assert_eq!(age_ratios(&all, &[&all[0], &all[2], &all[1]], now), [4.0, 1.0]);
-        assert!(age_ratios(&all[..1], &[&all[0]], now).is_empty());
+        assert_eq!(age_ratios(&all, &[all[0], all[2], all[1]], now), [4.0, 1.0]);
+        assert!(age_ratios(&all[..1], &[all[0]], now).is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Keeps a number of pods for an owner: the engine of ReplicaSets and ReplicationControllers.
 
+mod decoded_pods;
 mod pod_parts;
 
 use std::cmp::Ordering;
@@ -22,6 +23,7 @@ use crate::framework::keyed::{STATUS_BATCH, own_delay, own_key};
 use crate::framework::pod_control::{PodControl, pod_from_template};
 use crate::framework::pods;
 use crate::workloads::metrics;
+use decoded_pods::DecodedPods;
 
 /// Pods created or deleted in one sync (`replicaset.BurstReplicas`).
 const BURST_MAX: usize = 500;
@@ -77,6 +79,7 @@ struct Engine<K> {
     pods: Informer<Pod>,
     control: PodControl,
     expectations: Arc<Expectations>,
+    decoded: Arc<DecodedPods>,
 }
 
 /// Registers listeners and starts workers for owners of kind `K`.
@@ -87,15 +90,20 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     adoption::index(&pods);
     owners.add_index(adoption::BY_CONTROLLER, adoption::controller_uid);
     let queue: Queue<(String, String)> = Queue::new();
-    let expectations = Arc::new(Expectations::new());
+    let (expectations, decoded) = (Arc::new(Expectations::new()), Arc::<DecodedPods>::default());
 
-    let q = queue.clone();
-    owners.on_change(move |change| q.add_after(own_key(change), own_delay(change)));
+    let (q, known) = (queue.clone(), Arc::clone(&decoded));
+    owners.on_change(move |change| {
+        if let Change::Deleted(owner) = change {
+            known.forget(&owner.uid);
+        }
+        q.add_after(own_key(change), own_delay(change));
+    });
     let (q, expected, known) = (queue.clone(), Arc::clone(&expectations), owners.clone());
     pods.on_change(move |change| pod_changed::<K>(change, &known, &q, &expected));
 
-    let engine =
-        Arc::new(Engine { owners, pods, control: PodControl { client, recorder }, expectations });
+    let control = PodControl { client, recorder };
+    let engine = Arc::new(Engine { owners, pods, control, expectations, decoded });
     let informers = (engine.owners.clone(), engine.pods.clone());
     queue.set_name(crate::framework::queue_names::of(K::CONTROLLER));
     run_workers(&context.tasks, K::CONTROLLER, WORKERS, &queue, move |key: (String, String)| {
@@ -162,7 +170,7 @@ impl<K: ReplicaOwner> Engine<K> {
         let Some(wanted) = owner.replica_spec() else { return Ok(Action::Done) };
         let satisfied = self.expectations.satisfied(&key);
         let pods = self.claim(&owner, &wanted).await?;
-        let (active, others): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(pods::is_active);
+        let (active, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|p| pods::is_active(p));
         let mut failure = None;
         let mut outcome = Ok(());
         if satisfied && owner.metadata().deletion_timestamp.is_none() {
@@ -174,7 +182,11 @@ impl<K: ReplicaOwner> Engine<K> {
             .filter(|p| !pods::is_terminal(p) && p.metadata.deletion_timestamp.is_some())
             .count();
         let counts = count(&active, terminating, &wanted, now);
-        if let Some(changed) = owner.with_status(&counts, failure.as_ref(), now) {
+        let changed = owner.with_status(&counts, failure.as_ref(), now);
+        if changed.is_none() && terminating == 0 && counts.replicas == wanted.replicas {
+            self.decoded.forget(uid_of(&owner));
+        }
+        if let Some(changed) = changed {
             match self.control.client.update_status(&changed).await {
                 // The owner was changed or deleted: its event reconciles the key again.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
@@ -194,11 +206,12 @@ impl<K: ReplicaOwner> Engine<K> {
     }
 
     /// The owner's pods, after adopting matching orphans and releasing pods that match no longer.
-    async fn claim(&self, owner: &K, wanted: &ReplicaSpec) -> Result<Vec<Pod>, Error> {
+    async fn claim(&self, owner: &K, wanted: &ReplicaSpec) -> Result<Vec<Arc<Pod>>, Error> {
         let matches =
             |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
-        let (client, active) = (&self.control.client, pods::is_active);
-        adoption::claim_decoded(client, owner, &self.pods, matches, active, pod_parts::decode).await
+        let candidates = adoption::candidates(&self.pods, owner.metadata());
+        let candidates = self.decoded.update(uid_of(owner), &candidates);
+        adoption::claim(&self.control.client, owner, candidates, matches, pods::is_active).await
     }
 
     /// Creates or deletes the difference.
@@ -207,7 +220,7 @@ impl<K: ReplicaOwner> Engine<K> {
         key: &str,
         owner: &K,
         wanted: &ReplicaSpec,
-        active: &[Pod],
+        active: &[Arc<Pod>],
     ) -> (Result<(), Error>, Option<ReplicaFailure>) {
         let target = usize::try_from(wanted.replicas).unwrap_or(0);
         let (outcome, reason) = match active.len().cmp(&target) {
@@ -263,33 +276,35 @@ impl<K: ReplicaOwner> Engine<K> {
 
     /// The pods of the other owners that have the controller of this one, such as the ReplicaSets
     /// of a Deployment; `None` if it has no controller.
-    fn sibling_pods(&self, owner: &K) -> Option<Vec<Pod>> {
+    fn sibling_pods(&self, owner: &K) -> Option<Vec<Arc<Pod>>> {
         let (controller, uid) = (controller_of(owner.metadata())?, &owner.metadata().uid);
         let owners = self.owners.cache().by_index(adoption::BY_CONTROLLER, &controller.uid);
         let others = owners.iter().filter(|other| Some(&*other.uid) != uid.as_deref());
         let pods = self.pods.cache();
-        let pods = others.flat_map(|other| pods.by_index(adoption::BY_CONTROLLER, &other.uid));
-        Some(pods.filter_map(|pod| pod_parts::decode(&pod)).collect())
+        let pods_of = |uid: &str| pods.by_index(adoption::BY_CONTROLLER, uid);
+        Some(others.flat_map(|other| self.decoded.get(&other.uid, &pods_of(&other.uid))).collect())
     }
 
     async fn delete(
         &self,
         key: &str,
         owner: &K,
-        active: &[Pod],
+        active: &[Arc<Pod>],
         count: usize,
     ) -> Result<(), Error> {
-        let mut ranked: Vec<&Pod> = active.iter().collect();
+        let active: Vec<&Pod> = active.iter().map(|pod| &**pod).collect();
+        let mut ranked = active.clone();
         let now = Timestamp::now();
         if count < active.len() {
             // Without a controller above the owner, pods have no rank (`getIndirectlyRelatedPods`).
             let siblings = self.sibling_pods(owner);
-            let related = siblings.iter().flat_map(|siblings| active.iter().chain(siblings));
-            let related = by_node(related);
+            let others = siblings.iter().flatten().map(|pod| &**pod);
+            let related = siblings.is_some().then(|| active.iter().copied().chain(others));
+            let related = by_node(related.into_iter().flatten());
             let crowd = |pod: &Pod| related.get(node_of(pod)).copied().unwrap_or(0);
             ranked.compact_sort_by(|a, b| deletion_order(a, b, crowd(a), crowd(b), now));
             ranked.truncate(count);
-            metrics::scaled_down(active, &ranked, now);
+            metrics::scaled_down(&active, &ranked, now);
         }
         self.expectations
             .expect_deletions(key, ranked.iter().filter_map(|p| p.metadata.uid.clone()));
@@ -306,6 +321,10 @@ impl<K: ReplicaOwner> Engine<K> {
         }
         first
     }
+}
+
+fn uid_of<K: Kind>(owner: &K) -> &str {
+    owner.metadata().uid.as_deref().unwrap_or_default()
 }
 
 /// The number of active pods by node.
@@ -362,7 +381,7 @@ fn magnitude(seconds: i64) -> u32 {
 }
 
 fn count(
-    active: &[Pod],
+    active: &[Arc<Pod>],
     terminating: usize,
     wanted: &ReplicaSpec,
     now: Timestamp,
@@ -374,7 +393,7 @@ fn count(
     ReplicaCounts {
         replicas: number(&|_| true),
         fully_labeled: number(&|p| client::labels::contains(&labels, p.metadata.labels.as_ref())),
-        ready: number(&pods::is_ready),
+        ready: number(&|p| pods::is_ready(p)),
         available: number(&|p| pods::is_available(p, wanted.min_ready_seconds, now)),
         terminating: i32::try_from(terminating).unwrap_or(i32::MAX),
     }

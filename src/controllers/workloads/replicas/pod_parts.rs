@@ -38,7 +38,7 @@ struct SpecParts {
 /// Decodes these fields of a pod; the others have their default values. `None` if the object is not
 /// a valid pod, which is logged.
 pub(super) fn decode(object: &Object) -> Option<Pod> {
-    match serde_json::from_slice::<PodParts>(&object.json()) {
+    match serde_json::from_slice::<PodParts>(object.raw()) {
         Ok(parts) => Some(parts.into()),
         // The decoder of whole objects reads some that are written otherwise, and logs the others.
         Err(_) => client::informer::decode(object),
