@@ -1,6 +1,6 @@
 """Writes nodes, pods and other objects through the API of a side, with several connections at a time."""
 
-import http.client, json, multiprocessing, pathlib, ssl, sys, time
+import http.client, json, multiprocessing, os, pathlib, re, ssl, sys, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/lib"))
 from writer import connect
@@ -57,6 +57,22 @@ class Api:
     def get(self, path):
         self.connection.request("GET", path, None, self.headers)
         return self.connection.getresponse()
+
+
+def changes(address, path, version):
+    """The events of a collection after this resource version, each as a line of JSON. An API server
+    closes a watch whose client is slow; another one continues then."""
+    while True:
+        stream = Api(address).get(f"{path}?watch=1&resourceVersion={version}")
+        while line := stream.readline():
+            # An object has its own version first; an error has none.
+            found = re.search(rb'"resourceVersion":"(\d+)"', line)
+            if line.startswith(b'{"type":"ERROR"') or not found:
+                print(f"{sys.argv[0]}: the watch of {path} ended: {line[:300]}", file=sys.stderr)
+                # In a thread, sys.exit ends the thread alone.
+                os._exit(1)
+            version = found[1].decode()
+            yield line
 
 
 def request(api, path, body, method="POST"):

@@ -1,8 +1,8 @@
 """A client in the place of kubelets: it sets the status of each new pod, bound or not."""
 
-import json, queue, sys, threading
+import json, os, queue, sys, threading
 
-from api_objects import Api, read_response, request
+from api_objects import Api, changes, read_response, request
 
 PIPELINE = 16 # requests without an answer at a time
 
@@ -14,13 +14,12 @@ class PodStatusWriter:
         self.address, self.path = address, f"/api/v1/namespaces/{namespace}/pods"
         self.body, self.pods, self.writes = {"status": status}, queue.SimpleQueue(), 0
         listed = json.loads(Api(address).get(self.path).read())
-        version = listed["metadata"]["resourceVersion"]
-        self.stream = Api(address).get(f"{self.path}?watch=1&resourceVersion={version}")
+        self.version = listed["metadata"]["resourceVersion"]
         threading.Thread(target=self.follow, daemon=True).start()
         threading.Thread(target=self.write, daemon=True).start()
 
     def follow(self):
-        while line := self.stream.readline():
+        for line in changes(self.address, self.path, self.version):
             # The event of a new pod begins with its type; most events need no decoding.
             if line.startswith(b'{"type":"ADDED"'):
                 self.pods.put(json.loads(line)["object"]["metadata"]["name"])
@@ -41,5 +40,8 @@ class PodStatusWriter:
                     status, text = read_response(stream)
                     # A pod may be deleted before its status is set.
                     if status not in (200, 404, 409):
-                        sys.exit(f"{sys.argv[0]}: status of pod {name}: {status} {text[:300]}")
+                        reason = f"status of pod {name}: {status} {text[:300]}"
+                        print(f"{sys.argv[0]}: {reason}", file=sys.stderr, flush=True)
+                        # sys.exit ends this thread alone.
+                        os._exit(1)
                     self.writes += status == 200
