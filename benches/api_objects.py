@@ -60,10 +60,13 @@ class Api:
 
 
 def changes(address, path, version):
-    """The events of a collection after this resource version, each as a line of JSON. An API server
-    closes a watch whose client is slow; another one continues then."""
+    """The events of a collection after this resource version, each as a line of JSON, until the API
+    server stops. An API server closes a watch whose client is slow; another one continues then."""
     while True:
-        stream = Api(address).get(f"{path}?watch=1&resourceVersion={version}")
+        try:
+            stream = Api(address).get(f"{path}?watch=1&resourceVersion={version}")
+        except OSError:
+            return
         while line := stream.readline():
             # An object has its own version first; an error has none.
             found = re.search(rb'"resourceVersion":"(\d+)"', line)

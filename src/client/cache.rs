@@ -1,7 +1,7 @@
 //! The last known objects of one resource, with indexes. The objects share their bytes with the
 //! server's watch cache.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,22 +13,25 @@ pub type IndexFn = fn(&Object) -> Vec<String>;
 
 struct Index {
     function: IndexFn,
-    keys: HashMap<String, HashSet<ObjectKey>>,
+    /// The objects of each value. They are here besides `Inner::objects`, because a search of
+    /// thousands of keys there costs more than all else that a controller does with their objects.
+    objects: HashMap<String, HashMap<ObjectKey, Arc<Object>>>,
 }
 
 impl Index {
-    fn insert(&mut self, object: &Object) {
+    fn insert(&mut self, object: &Arc<Object>) {
         for value in (self.function)(object) {
-            self.keys.entry(value).or_default().insert(object.key.clone());
+            let of_value = self.objects.entry(value).or_default();
+            of_value.insert(object.key.clone(), Arc::clone(object));
         }
     }
 
     fn remove(&mut self, object: &Object) {
         for value in (self.function)(object) {
-            if let Some(keys) = self.keys.get_mut(&value) {
-                keys.remove(&object.key);
-                if keys.is_empty() {
-                    self.keys.remove(&value);
+            if let Some(of_value) = self.objects.get_mut(&value) {
+                of_value.remove(&object.key);
+                if of_value.is_empty() {
+                    self.objects.remove(&value);
                 }
             }
         }
@@ -90,7 +93,7 @@ impl Cache {
         if inner.indexes.contains_key(name) {
             return;
         }
-        let mut index = Index { function, keys: HashMap::new() };
+        let mut index = Index { function, objects: HashMap::new() };
         for object in inner.objects.values() {
             index.insert(object);
         }
@@ -100,10 +103,8 @@ impl Cache {
     /// The objects with `value` in an index; none if the index is not declared.
     pub fn by_index(&self, name: &'static str, value: &str) -> Vec<Arc<Object>> {
         let inner = self.inner.read();
-        let Some(keys) = inner.indexes.get(name).and_then(|i| i.keys.get(value)) else {
-            return Vec::new();
-        };
-        keys.iter().filter_map(|key| inner.objects.get(key).cloned()).collect()
+        let found = inner.indexes.get(name).and_then(|index| index.objects.get(value));
+        found.into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
     /// Stores an object and returns the previous one.

@@ -79,7 +79,7 @@ struct Engine<K> {
     pods: Informer<Pod>,
     control: PodControl,
     expectations: Arc<Expectations>,
-    decoded: Arc<DecodedPods>,
+    decoded: DecodedPods,
 }
 
 /// Registers listeners and starts workers for owners of kind `K`.
@@ -90,19 +90,15 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     adoption::index(&pods);
     owners.add_index(adoption::BY_CONTROLLER, adoption::controller_uid);
     let queue: Queue<(String, String)> = Queue::new();
-    let (expectations, decoded) = (Arc::new(Expectations::new()), Arc::<DecodedPods>::default());
+    let expectations = Arc::new(Expectations::new());
 
-    let (q, known) = (queue.clone(), Arc::clone(&decoded));
-    owners.on_change(move |change| {
-        if let Change::Deleted(owner) = change {
-            known.forget(&owner.uid);
-        }
-        q.add_after(own_key(change), own_delay(change));
-    });
+    let q = queue.clone();
+    owners.on_change(move |change| q.add_after(own_key(change), own_delay(change)));
     let (q, expected, known) = (queue.clone(), Arc::clone(&expectations), owners.clone());
     pods.on_change(move |change| pod_changed::<K>(change, &known, &q, &expected));
 
     let control = PodControl { client, recorder };
+    let decoded = DecodedPods::default();
     let engine = Arc::new(Engine { owners, pods, control, expectations, decoded });
     let informers = (engine.owners.clone(), engine.pods.clone());
     queue.set_name(crate::framework::queue_names::of(K::CONTROLLER));
@@ -165,11 +161,12 @@ impl<K: ReplicaOwner> Engine<K> {
         let key = format!("{namespace}/{name}");
         let Some(owner) = self.owners.get(namespace, name) else {
             self.expectations.forget(&key);
+            self.decoded.forget(&key);
             return Ok(Action::Done);
         };
         let Some(wanted) = owner.replica_spec() else { return Ok(Action::Done) };
         let satisfied = self.expectations.satisfied(&key);
-        let pods = self.claim(&owner, &wanted).await?;
+        let pods = self.claim(&key, &owner, &wanted).await?;
         let (active, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|p| pods::is_active(p));
         let mut failure = None;
         let mut outcome = Ok(());
@@ -184,7 +181,7 @@ impl<K: ReplicaOwner> Engine<K> {
         let counts = count(&active, terminating, &wanted, now);
         let changed = owner.with_status(&counts, failure.as_ref(), now);
         if changed.is_none() && terminating == 0 && counts.replicas == wanted.replicas {
-            self.decoded.forget(uid_of(&owner));
+            self.decoded.forget(&key);
         }
         if let Some(changed) = changed {
             match self.control.client.update_status(&changed).await {
@@ -206,11 +203,16 @@ impl<K: ReplicaOwner> Engine<K> {
     }
 
     /// The owner's pods, after adopting matching orphans and releasing pods that match no longer.
-    async fn claim(&self, owner: &K, wanted: &ReplicaSpec) -> Result<Vec<Arc<Pod>>, Error> {
+    async fn claim(
+        &self,
+        key: &str,
+        owner: &K,
+        wanted: &ReplicaSpec,
+    ) -> Result<Vec<Arc<Pod>>, Error> {
         let matches =
             |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
         let candidates = adoption::candidates(&self.pods, owner.metadata());
-        let candidates = self.decoded.update(uid_of(owner), &candidates);
+        let candidates = self.decoded.update(key, &candidates);
         adoption::claim(&self.control.client, owner, candidates, matches, pods::is_active).await
     }
 
@@ -281,8 +283,11 @@ impl<K: ReplicaOwner> Engine<K> {
         let owners = self.owners.cache().by_index(adoption::BY_CONTROLLER, &controller.uid);
         let others = owners.iter().filter(|other| Some(&*other.uid) != uid.as_deref());
         let pods = self.pods.cache();
-        let pods_of = |uid: &str| pods.by_index(adoption::BY_CONTROLLER, uid);
-        Some(others.flat_map(|other| self.decoded.get(&other.uid, &pods_of(&other.uid))).collect())
+        let pods_of = |other: &Arc<api::Object>| {
+            let key = other.key.to_string();
+            self.decoded.get(&key, &pods.by_index(adoption::BY_CONTROLLER, &other.uid))
+        };
+        Some(others.flat_map(pods_of).collect())
     }
 
     async fn delete(
@@ -321,10 +326,6 @@ impl<K: ReplicaOwner> Engine<K> {
         }
         first
     }
-}
-
-fn uid_of<K: Kind>(owner: &K) -> &str {
-    owner.metadata().uid.as_deref().unwrap_or_default()
 }
 
 /// The number of active pods by node.

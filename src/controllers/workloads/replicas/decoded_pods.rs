@@ -13,7 +13,7 @@ use super::pod_parts;
 /// The pods of an owner by uid, each with the resource version that is decoded.
 type OwnPods = HashMap<Arc<str>, (i64, Arc<Pod>)>;
 
-/// By the uid of the owner. An owner that has nothing to do is forgotten, so that only those use
+/// By the key of the owner, `namespace/name`. An owner that has nothing to do is forgotten, so that only those use
 /// memory whose replicas change.
 #[derive(Default)]
 pub(super) struct DecodedPods(Mutex<HashMap<String, OwnPods>>);
