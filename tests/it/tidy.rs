@@ -59,7 +59,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),
-    ("benches", &["api", "base", "cluster", "go_template"]),
+    ("benches", &["api", "base", "client", "cluster", "go_template", "scheduler"]),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
-//! The decoded pods of owners whose replicas change. A rollout of a thousand replicas has hundreds of
-//! syncs, and between two of them few pods change.
+//! The decoded pods of owners whose replicas change. A rollout of a thousand replicas has hundreds
+//! of syncs, and between two of them few pods change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::pod_parts;
 /// The pods of an owner by uid, each with the resource version that is decoded.
 type OwnPods = HashMap<Arc<str>, (i64, Arc<Pod>)>;
 
-/// By the key of the owner, `namespace/name`. An owner that has nothing to do is forgotten, so that only those use
-/// memory whose replicas change.
+/// By the key of the owner, `namespace/name`. An owner that has nothing to do is forgotten, so that
+/// only those use memory whose replicas change.
 #[derive(Default)]
 pub(super) struct DecodedPods(Mutex<HashMap<String, OwnPods>>);
 
