@@ -10,9 +10,7 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -21,39 +19,6 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sending half of a connection, which ends with it.
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
-
-/// TLS to a server of these authorities, with a client certificate and its key.
-///
-/// # Errors
-///
-/// A file is not readable, or no certificate.
-pub(crate) fn client_config(
-    ca: Option<&Path>,
-    identity: &[PathBuf],
-) -> anyhow::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    if let Some(ca) = ca {
-        for certificate in CertificateDer::pem_file_iter(ca).with_context(|| name(ca))? {
-            roots.add(certificate?)?;
-        }
-    }
-    let builder =
-        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-    Ok(match identity {
-        [cert, key] => {
-            let chain = CertificateDer::pem_file_iter(cert)
-                .with_context(|| name(cert))?
-                .collect::<Result<_, _>>()?;
-            builder.with_client_auth_cert(
-                chain,
-                PrivateKeyDer::from_pem_file(key).with_context(|| name(key))?,
-            )?
-        }
-        _ => builder.with_no_client_auth(),
-    })
-}
 
 /// How to reach the server.
 #[derive(Clone)]
@@ -79,7 +44,7 @@ impl Target {
         identity: &[PathBuf],
         accept: &'static str,
     ) -> anyhow::Result<Self> {
-        let tls = client_config(ca, identity)?;
+        let tls = crate::tls::client_config(ca, identity)?;
         let host = address.rsplit_once(':').context("--server is host:port")?.0.to_owned();
         let authorization = match token {
             Some(token) => Some(format!("Bearer {token}").parse()?),
@@ -158,8 +123,4 @@ impl Target {
         };
         Ok(tokio::time::timeout(REQUEST_TIMEOUT, answer).await??)
     }
-}
-
-fn name(path: &Path) -> String {
-    format!("reading {}", path.display())
 }

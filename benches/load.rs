@@ -2,6 +2,7 @@
 //! of request for some seconds.
 
 mod connection;
+mod tls;
 
 use std::cell::RefCell;
 use std::path::PathBuf;

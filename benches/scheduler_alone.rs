@@ -1,8 +1,6 @@
 //! The scheduler of kube-lite in a process of its own, for measurements on any API server.
 
-// The scheduler has other connections than the clients of benchmarks.
-#[expect(dead_code, reason = "only the configuration of TLS is used")]
-mod connection;
+mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +47,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         }
         None => Configuration::default(),
     };
-    let tls = connection::client_config(Some(&args.ca), &[])?;
+    let tls = tls::client_config(Some(&args.ca), &[])?;
     let transport = HttpsTransport::new(&format!("https://{}", args.server), tls, &args.token)?;
     let client = Client::new(Arc::new(transport), "kube-scheduler");
     let tasks = Tasks::new(Shutdown::new());

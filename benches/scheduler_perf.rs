@@ -22,6 +22,7 @@ mod scheduler_perf {
     pub(crate) mod template;
     pub(crate) mod throughput;
 }
+mod tls;
 
 use std::path::PathBuf;
 use std::rc::Rc;

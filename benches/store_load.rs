@@ -11,17 +11,16 @@ mod store_load {
     pub(crate) mod unary;
     pub(crate) mod watching;
 }
+mod tls;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use store_load::http2::Target;
@@ -193,24 +192,7 @@ fn target(args: &Args) -> anyhow::Result<Target> {
     let Some(ca) = &args.ca else {
         return Ok(Target { address: args.server.clone(), tls: None });
     };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca).with_context(|| reading(ca))? {
-        roots.add(certificate?)?;
-    }
-    let builder =
-        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-    let mut tls = match args.identity.as_slice() {
-        [cert, key] => {
-            let chain = CertificateDer::pem_file_iter(cert)
-                .with_context(|| reading(cert))?
-                .collect::<Result<_, _>>()?;
-            let key = PrivateKeyDer::from_pem_file(key).with_context(|| reading(key))?;
-            builder.with_client_auth_cert(chain, key)?
-        }
-        _ => builder.with_no_client_auth(),
-    };
+    let mut tls = tls::client_config(Some(ca), &args.identity)?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let host = args.server.rsplit_once(':').context("--server is host:port")?.0.to_owned();
     let name = ServerName::try_from(host)?;
@@ -218,8 +200,4 @@ fn target(args: &Args) -> anyhow::Result<Target> {
         address: args.server.clone(),
         tls: Some((TlsConnector::from(Arc::new(tls)), name)),
     })
-}
-
-fn reading(path: &Path) -> String {
-    format!("reading {}", path.display())
 }
