@@ -202,10 +202,9 @@ impl Cluster {
             return (Outcome::Rejected, json!({"pod": name, "error": "no profile"}));
         };
         let extenders = self.extenders_of(pod);
-        let called =
-            self.extenders.as_ref().map(|calls| PodExtenders { extenders: &extenders, calls });
-        let called = called.as_ref().filter(|_| !extenders.is_empty());
-        let called = called.map(|extenders| extenders as &dyn CycleExtenders);
+        let calls = self.extenders.as_ref().filter(|_| !extenders.is_empty());
+        let called = calls.map(|calls| PodExtenders { extenders: &extenders, calls });
+        let called = called.as_ref().map(|called| called as &dyn CycleExtenders);
         let state = CycleState::new(self.snapshot(pod, profile, called), profile);
         match cycle::find(&state, 0) {
             Ok(feasible) => {
